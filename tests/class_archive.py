@@ -1,8 +1,9 @@
-"""An archive of Spark's classes, which saves a JVM a third of the work of its start.
+"""An archive of Spark's classes, which saves a JVM a third of its startup time.
 
 Tests start dozens of JVMs, and each loads and checks the same 15,000 classes. The first run of
-the suite writes the archive beside its tests, `python -m tests.class_archive PATH`; a JVM that
-starts before it is there, or does not match it, loads its classes one by one as usual.
+the suite writes the archive in the background, with `python -m tests.class_archive PATH`; a JVM
+that starts before the archive exists, or does not match it, loads its classes one by one as
+usual.
 """
 
 import atexit
@@ -23,28 +24,28 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 LOG: Final = ROOT / "tests" / "data" / "one_room"
 
 UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""A JVM verifies every class of Spark, a seventh of what it does in a short life."""
+"""Skip the verification of Spark's classes, a seventh of the work of a short-lived JVM."""
 
 SILENT: Final = "-Xlog:disable"
-"""Else a JVM reports on standard output, which tests read, that it cannot use the archive."""
+"""Otherwise a JVM that cannot use the archive says so on standard output, which tests read."""
 
 OPTIONS: Final = f"{SHORT_LIVED} {UNVERIFIED} {SILENT}"
 
 
 def use() -> None:
-    """Have every JVM that a command starts use the archive, once it is there."""
-    # Spark gives these to each JVM that it submits to.
+    """Make every JVM that a command starts use the archive, once it exists."""
+    # Spark passes these to each JVM that it starts.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{OPTIONS} -XX:SharedArchiveFile={_path()}")
 
 
 def begin() -> None:
-    """Start to write the archive in the background, unless it is there."""
+    """Start writing the archive in the background, unless it exists."""
     path = _path()
     if path.exists():
         return
     path.parent.mkdir(exist_ok=True)
-    for left in path.parent.glob("spark-*.jsa*"):
-        left.unlink()  # of another Spark, or of a run that was interrupted
+    for stale in path.parent.glob("spark-*.jsa*"):
+        stale.unlink()  # from another version of Spark, or an interrupted run
     writing = subprocess.Popen(
         [sys.executable, "-m", "tests.class_archive", str(path)],
         cwd=ROOT,
@@ -56,14 +57,14 @@ def begin() -> None:
 
 
 def _path() -> Path:
-    """Return where the archive is: it fits one Java, one Spark and one set of options."""
+    """Return the path of the archive, which fits one Java, one Spark and one set of options."""
     java = Path(shutil.which("java") or "").resolve()
-    about = f"{os.environ.get('JAVA_HOME')} {java} {version('pyspark')} {OPTIONS}"
-    return ROOT / "build" / f"spark-{hashlib.sha256(about.encode()).hexdigest()[:12]}.jsa"
+    identity = f"{os.environ.get('JAVA_HOME')} {java} {version('pyspark')} {OPTIONS}"
+    return ROOT / "build" / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.jsa"
 
 
 def write(path: Path) -> None:
-    """Run what the tests run most, and let the JVM archive its classes when it ends."""
+    """Run what the tests run most, and have the JVM archive its classes at exit."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{OPTIONS} -XX:ArchiveClassesAtExit={unfinished}"
     with tempfile.TemporaryDirectory() as directory, chdir(directory):
@@ -72,8 +73,8 @@ def write(path: Path) -> None:
 
 
 def _exercise(directory: Path) -> None:
-    """Read a log, write, aggregate and stream: the classes of most queries and pipelines."""
-    from pyspark.sql import functions  # noqa: PLC0415 - what starts no JVM needs no Spark
+    """Read a log, write, aggregate and stream: this loads the classes of most pipelines."""
+    from pyspark.sql import functions  # noqa: PLC0415 - only this function needs Spark
 
     from braidmq.spark import session  # noqa: PLC0415 - as above
 

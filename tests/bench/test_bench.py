@@ -1,4 +1,4 @@
-"""The benchmarks run: what they print is there and can be true. Speed is not asked for."""
+"""The benchmarks run and print plausible figures. Speed itself is not tested."""
 
 import json
 import os
@@ -36,9 +36,9 @@ PEERS: Final[dict[str, Product | None]] = {
     "POLL and": REDIS,
     "CREDIT": REDIS,
     "Vibe publish": RABBITMQ,
-    "Vibe load": None,  # what its documents claim
-    "Qumbed": None,  # a goal, or our own broker
-    "Dashboard": None,  # our own broker with none open
+    "Vibe load": None,  # compared with what its documentation claims
+    "Qumbed": None,  # compared with a goal, or with our own broker
+    "Dashboard": None,  # compared with our own broker without one
 }
 RATES: Final = {title + program for title in TITLES for program in PROGRAMS} | {
     "Dashboard open, publish, fsynced"
@@ -72,7 +72,7 @@ SPARK_ROWS: Final = {
 @pytest.mark.slow
 @pytest.mark.timeout(RUN_S_MAX)
 def test_the_quick_run_measures_every_row(tmp_path: Path) -> None:
-    """Every row is printed, with figures that a machine of this world could have."""
+    """Every row is printed, with figures that a real machine could have."""
     figures = tmp_path / "figures.json"
     run = subprocess.run(
         [sys.executable, "-m", "bench", "--quick", "--json", str(figures)],
@@ -90,14 +90,14 @@ def test_the_quick_run_measures_every_row(tmp_path: Path) -> None:
     assert [] == [name for name in RATES if not 10 < rows[name]["rate"] < 100_000_000]
     assert [] == [name for name in RATES if not _ratio_is_plausible(rows[name])]
     assert [] == [name for name in AMOUNTS if not 0 < rows[name]["amount"] < 10_000]
-    assert [] == [name for name in FIRST_PAGE if not _is_seen_or_told(rows[name])]
+    assert [] == [name for name in FIRST_PAGE if not _is_measured_or_explained(rows[name])]
 
 
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(RUN_S_MAX)
-def test_the_rows_of_spark_are_measured(tmp_path: Path) -> None:
-    """A quick run leaves them out unless they are asked for, and then they are all there."""
+def test_the_spark_rows_are_measured(tmp_path: Path) -> None:
+    """A quick run measures them, all of them, only if they are selected."""
     figures = tmp_path / "figures.json"
     run = subprocess.run(
         [sys.executable, "-m", "bench", "--quick", "--only", "spark", "--json", str(figures)],
@@ -115,7 +115,7 @@ def test_the_rows_of_spark_are_measured(tmp_path: Path) -> None:
 
 
 def test_an_unknown_row_is_refused() -> None:
-    """A name that is not measured is told, with the names that are."""
+    """The error lists the rows that exist."""
     run = subprocess.run(
         [sys.executable, "-m", "bench", "--only", "everything"],
         cwd=ROOT,
@@ -131,8 +131,8 @@ def test_an_unknown_row_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(RUN_S_MAX)
-def test_without_a_browser_the_rows_of_the_first_page_say_so(tmp_path: Path) -> None:
-    """They are there, and nothing is measured or judged."""
+def test_without_a_browser_the_first_page_rows_say_so(tmp_path: Path) -> None:
+    """They are printed without a figure or a verdict."""
     figures = tmp_path / "figures.json"
     run = subprocess.run(
         [sys.executable, "-m", "bench", "--quick", "--only", "dashboard", "--json", figures],
@@ -151,9 +151,9 @@ def test_without_a_browser_the_rows_of_the_first_page_say_so(tmp_path: Path) -> 
     ]
 
 
-def _is_seen_or_told(row: dict[str, Any]) -> bool:
-    if lacked := first_page.missing():
-        return row["amount"] is None and f"{lacked} is not installed" == row["peer"]
+def _is_measured_or_explained(row: dict[str, Any]) -> bool:
+    if missing := first_page.missing():
+        return row["amount"] is None and f"{missing} is not installed" == row["peer"]
     return bool(0 < row["amount"] < 60)
 
 

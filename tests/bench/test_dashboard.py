@@ -1,4 +1,4 @@
-"""What is measured of the dashboard is what the page and its users ask for."""
+"""The dashboard benchmark makes the requests that the page and its users make."""
 
 import http.client
 import json
@@ -15,32 +15,34 @@ LISTS: Final = Path(dashboard.__file__).parents[1] / "src/braidmq/admin/static/l
 
 
 @pytest.mark.slow
-def test_topics_are_asked_for_by_keys_that_see_all_and_that_see_some(
+def test_topics_are_requested_with_a_full_and_a_limited_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Patterns are compared with every name; whoever looks has the topics open."""
-    asked: list[tuple[str, str]] = []
+    """Patterns are matched against every name; viewers have the list of topics open."""
+    requested: list[tuple[str, str]] = []
     get = dashboard.get
 
-    def noted(
+    def recorded_get(
         connection: http.client.HTTPConnection, path: str, key: str
     ) -> http.client.HTTPResponse:
-        asked.append((path, key))
+        requested.append((path, key))
         return get(connection, path, key)
 
-    monkeypatch.setattr(dashboard, "get", noted)
-    monkeypatch.setattr(first_page, "rows", lambda _: iter(()))  # a browser asks by itself
+    monkeypatch.setattr(dashboard, "get", recorded_get)
+    monkeypatch.setattr(
+        first_page, "rows", lambda _: iter(())
+    )  # a browser makes its own requests
     page, _ = dashboard.rows(tmp_path / "run", messages=blip.FENCE_MESSAGES, rounds=1)
 
     assert "a page of /api/topics, of 10,000" == page.name
     assert [PAGES] * 2 * len(PATHS) == [
-        asked.count((path, key)) for path in PATHS for key in (ALL_KEY, SOME_KEY)
+        requested.count((path, key)) for path in PATHS for key in (ALL_KEY, SOME_KEY)
     ]
-    assert {"/api/events", *WATCHED} == {path for path, _ in asked} - set(PATHS)
+    assert {"/api/events", *WATCHED} == {path for path, _ in requested} - set(PATHS)
 
 
 def test_the_lists_are_loaded_as_the_page_loads_them() -> None:
-    """As many rows, and as often."""
+    """The same number of rows, at the same interval."""
     page = LISTS.read_text()
     rows = re.search(r"PAGE_ROWS = ([\d_]+);", page)
     refresh_ms = re.search(r"REFRESH_MS = ([\d_]+);", page)
@@ -52,8 +54,8 @@ def test_the_lists_are_loaded_as_the_page_loads_them() -> None:
 
 
 @pytest.mark.slow
-def test_the_key_that_sees_some_sees_a_fifth(tmp_path: Path) -> None:
-    """One that saw nothing, or all, would be measured for nothing."""
+def test_the_limited_key_sees_a_fifth(tmp_path: Path) -> None:
+    """Measuring one that saw nothing or everything would be pointless."""
     with (
         dashboard.start(tmp_path / "run") as broker,
         blip.open_connection(broker) as connection,

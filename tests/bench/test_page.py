@@ -1,7 +1,7 @@
-"""The commands of docs/benchmarks.md are run, with what makes them short.
+"""The commands of docs/benchmarks.md work; the tests add options that keep them short.
 
-An option that the page has and the benchmarks do not would end with a usage error; figures
-that the page promises are looked for. All rows, in a quick run, are in `test_bench.py`.
+An option that exists only on the page would end in a usage error. `test_bench.py` covers all
+rows in a quick run.
 """
 
 import json
@@ -15,18 +15,18 @@ import pytest
 
 from bench.__main__ import NAMES
 from tests.docs.test_snippets import ROOT, read
-from tests.docs.told import told
+from tests.docs.told import commands_in
 
 PAGE: Final = "docs/benchmarks.md"
 PYTHON: Final = ".venv/bin/python"
 SHORT: Final = "--quick --only queues"
-"""The row that takes least."""
+"""The quickest row."""
 RUN_S_MAX: Final = 300.0
-COMMANDS: Final = told(PAGE)[0]
+COMMANDS: Final = commands_in(PAGE)[0]
 
 
 def shortened(command: str, place: Path) -> str:
-    """Return *command* as it is run here: the interpreter of the tests, files in *place*."""
+    """Return a short form of *command* with the tests' interpreter and files in *place*."""
     missing = [
         option
         for option in re.findall(r"--\w+(?: [a-z]\w*)?", SHORT)
@@ -38,8 +38,8 @@ def shortened(command: str, place: Path) -> str:
     return " ".join([command, *missing])
 
 
-def what_make_runs(command: str) -> str:
-    """Return the command of a target, as make shows it, without what brings us up to date."""
+def recipe_of(command: str) -> str:
+    """Return the last command of a make target, after those that update the environment."""
     shown = subprocess.check_output(
         [*command.split(), "--dry-run", "--no-print-directory"], cwd=ROOT, text=True
     )
@@ -50,8 +50,8 @@ def what_make_runs(command: str) -> str:
 @pytest.mark.timeout(RUN_S_MAX)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
-    """It ends with 0 and prints a table; where a file is named, the figures are in it."""
-    line = what_make_runs(command) if command.startswith("make ") else command
+    """It exits with 0 and prints a table; a named file holds the figures."""
+    line = recipe_of(command) if command.startswith("make ") else command
     run = subprocess.run(
         ["sh", "-euc", shortened(line, tmp_path)],
         cwd=ROOT,
@@ -69,13 +69,13 @@ def test_a_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
 
 
 def test_the_page_has_four_commands() -> None:
-    """Each of them begins with a program of the repository."""
+    """Each starts with a program of the repository."""
     assert 4 == len(COMMANDS)
     assert {"make bench", f"{PYTHON} -m"} == {" ".join(c.split()[:2]) for c in COMMANDS}
 
 
-def test_rows_that_the_page_names_can_be_asked_for() -> None:
-    """Those beside `--only`, and those in the table."""
+def test_rows_that_the_page_names_can_be_selected() -> None:
+    """Those next to `--only`, and those in the table."""
     (beside,) = re.findall(r"--only \w+ # (.*), \.\.\.;", read(PAGE))
     named = {
         *beside.split(", "),

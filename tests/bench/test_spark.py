@@ -1,4 +1,4 @@
-"""The rows of Spark's benchmark, from figures on record: no JVM has measured them."""
+"""The rows of the Spark benchmark, from fixed figures, without a JVM."""
 
 from dataclasses import asdict
 from typing import Any, Final
@@ -21,14 +21,14 @@ FAST: Final = {
     "archive": 2.0,
     "copy": 1.5,
 }
-"""Seconds of each contestant, such that every bar is met; typed readings are just at theirs."""
+"""Seconds of each contestant with which every bar is met, the typed one only just."""
 
 SLOW: Final = {**FAST, "topic": 0.25, "parquet": 0.5, "json": 3.5, "copy": 1.0}
 Line = tuple[str, str, str, float | None, str, bool | None]
 
 
 def measured(seconds: dict[str, float], more_mib: int) -> dict[str, Any]:
-    """What the other process prints, of three rounds: one twice as slow and one half."""
+    """Return the output of the other process for three rounds: one slow, one fast."""
     samples = {
         name: [asdict(Sample(MESSAGES, each * by, 0.5, 0.0)) for by in (2.0, 1.0, 0.5)]
         for name, each in seconds.items()
@@ -102,7 +102,7 @@ NOT_MET: Final[list[Line]] = [
 def test_figures_become_rows_with_their_bars(
     seconds: dict[str, float], more_mib: int, expected: list[Line]
 ) -> None:
-    """Medians of the rounds beside the peer's, and whether each bar is met."""
+    """Medians of the rounds, those of the peer, and whether each bar is met."""
     rows = list(_spark_rows(measured(seconds, more_mib), MESSAGES))
 
     assert expected == [line(row) for row in rows]
@@ -112,8 +112,8 @@ def test_figures_become_rows_with_their_bars(
         assert ("met" in printed) is (row.met is not None)
 
 
-def test_every_contestant_can_run_and_is_in_a_row() -> None:
-    """A figure that nobody prints, or a name that nobody answers to, is a broken report."""
+def test_every_contestant_exists_and_appears_in_a_row() -> None:
+    """An unused figure or an unknown name means a broken report."""
     used = {name for name in CONTESTANTS if not is_complete_without(name)}
 
     assert set(FAST) == set(CONTESTANTS) == used

@@ -1,6 +1,6 @@
-"""One browser and one broker for each module of browser tests, and a fresh tab for each test.
+"""One browser and one broker for each module of browser tests.
 
-Not longer than a module: Playwright's loop stays in the thread, and asynchronous tests need it.
+Not for longer: Playwright's event loop occupies the thread, which asynchronous tests need.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BrowserModule(pytest.Module):
-    """A module of this directory, which is skipped unread where there is no browser."""
+    """A module of this directory; without a browser it is skipped before it is imported."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         skip_without_browser()
@@ -24,7 +24,7 @@ class BrowserModule(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
-    """Have every module here know that it needs a browser, without saying so itself."""
+    """Make every module in this directory require a browser."""
     module: BrowserModule = BrowserModule.from_parent(parent, path=module_path)
     return module
 
@@ -37,7 +37,7 @@ def chromium() -> Iterator["Browser"]:
 
 @pytest.fixture(scope="module")
 def stage(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    # Small segments, so that there are sealed ones soon.
+    # Small segments, so that some are sealed soon.
     config = "[wal]\nsegment_bytes = 65536\n"
     with staged(tmp_path_factory.mktemp("broker"), config=config) as stage:
         yield stage
@@ -45,10 +45,10 @@ def stage(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def new_tab(chromium: "Browser") -> Iterator[Callable[..., Tab]]:
-    """Return a function that opens tabs; at the end nothing may have gone wrong in any."""
+    """A function that opens tabs; at the end no tab may have reported a problem."""
     tabs: list[Tab] = []
 
-    def opened(origin: str, **options: Any) -> Tab:  # noqa: ANN401 - as Playwright takes them
+    def opened(origin: str, **options: Any) -> Tab:  # noqa: ANN401 - passed on to Playwright
         context = chromium.new_context(**{"locale": "en-GB", "timezone_id": "UTC", **options})
         tabs.append(Tab(context.new_page(), origin))
         return tabs[-1]
@@ -69,7 +69,7 @@ def shared_tab(chromium: "Browser", stage: Stage) -> Iterator[Tab]:
 
 @pytest.fixture
 def tab(shared_tab: Tab) -> Iterator[Tab]:
-    """Return the module's tab, which stays open from test to test, as people's do."""
+    """The module's tab, which stays open from test to test, like a user's."""
     yield shared_tab
     complaints, shared_tab.complaints = shared_tab.complaints, []
     shared_tab.page.evaluate("() => document.querySelector('dialog')?.close()")

@@ -1,7 +1,7 @@
-"""What browser tests stand on: a broker as a process, and a tab that notices everything.
+"""Helpers of the browser tests: a broker as a process, and a tab that records problems.
 
-The broker is `braidmq serve` itself. Its helpers are asynchronous and Playwright's blocking
-API keeps a loop of its own in the tests' thread, so they run in a thread beside it.
+The broker is `braidmq serve` itself. Its helpers are asynchronous, and Playwright's blocking
+API occupies the tests' thread with its own event loop, so they run in another thread.
 """
 
 import importlib.util
@@ -23,15 +23,15 @@ import braidmq.sync
 from braidmq.client.sync import LoopThread
 from tests.integration.served import Served, served
 
-if TYPE_CHECKING:  # a machine without Playwright skips these tests, and must get that far
+if TYPE_CHECKING:  # without Playwright this module must still be importable, to skip
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, Response
 
 PATIENCE_MS: Final = 20_000
-"""How long a test waits for what must be seen; a page that works never makes it wait."""
+"""Timeout of every wait; a correct page never makes a test wait this long."""
 
 SCREENSHOTS: Final = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 
-# A refusal of the API is an answer that the page shows; the browser writes it down besides.
+# The page shows API errors itself; the browser also logs them to the console.
 _REFUSAL: Final = re.compile(r"Failed to load resource: .* status of [45]\d\d")
 
 _WATCH_POLICY: Final = """
@@ -43,7 +43,7 @@ _UNTIL: Final = """() => new Promise((resolve, reject) => {
   const end = Date.now() + %d;
   const look = () => {
     if (%s) resolve();
-    else if (Date.now() > end) reject(new Error("it never became true"));
+    else if (Date.now() > end) reject(new Error("timed out"));
     else setTimeout(look, 25);
   };
   look();
@@ -51,15 +51,15 @@ _UNTIL: Final = """() => new Promise((resolve, reject) => {
 
 
 def skip_without_browser() -> None:
-    """Skip the module that is collected when there is no browser, all of them in one line.
+    """Skip the module being collected if there is no browser, with the same line for all.
 
-    Where CI is set nothing is skipped, and each test fails for want of it.
+    With CI set nothing is skipped, and each test fails instead.
     """
-    if (reason := _lacking()) and not os.environ.get("CI"):
+    if (reason := _missing()) and not os.environ.get("CI"):
         pytest.skip(f"{reason}: what needs one is not tested")
 
 
-def _lacking() -> str:
+def _missing() -> str:
     if shutil.which("chromium") is None:
         return "no chromium on this machine (apt-get install chromium)"
     if importlib.util.find_spec("playwright") is None:
@@ -69,8 +69,8 @@ def _lacking() -> str:
 
 @contextmanager
 def launched() -> Iterator["Browser"]:
-    """Run a headless Chromium, Debian's."""
-    if reason := _lacking():
+    """Run the system's Chromium, headless."""
+    if reason := _missing():
         pytest.fail(f"{reason}: the browser tests must run", pytrace=False)
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - it may be missing
 
@@ -85,7 +85,7 @@ def launched() -> Iterator["Browser"]:
 
 
 class Stage:
-    """A broker that runs, and what tests do to it without the page."""
+    """A running broker, and what tests do to it without the page."""
 
     def __init__(self, loop: LoopThread, broker: Served, key: str) -> None:
         self._loop = loop
@@ -102,8 +102,8 @@ class Stage:
         pin = f"?fingerprint={self.facts['qumbed_fingerprint']}" if strand == "qumbed" else ""
         return braidmq.sync.connect(f"{strand}://{self._key}@{self.facts[strand]}{pin}")
 
-    def api(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - whatever JSON says
-        """Ask the HTTP API; what it refuses raises."""
+    def api(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
+        """Call the HTTP API; a refusal raises."""
         request = urllib.request.Request(  # noqa: S310 - our own broker, on loopback
             self.origin + path,
             method=method,
@@ -119,7 +119,7 @@ class Stage:
         return int(self.api("POST", path, {"payload": payload, **more})["offset"])
 
     def overfill(self, queue: str, waiting: int, dead: int) -> None:
-        """Declare a queue and send it so much that some of it dies."""
+        """Declare a queue and publish so many messages that *dead* become dead letters."""
         rules = {"maxQueueSize": waiting, "overflowStrategy": "RedirectToDlq"}
         self.api("POST", "/api/queues", {"name": queue, **rules})
         for n in range(waiting + dead):
@@ -130,11 +130,11 @@ class Stage:
         return found
 
     def stop(self) -> None:
-        """End the broker, politely."""
+        """Stop the broker with SIGTERM."""
         self._loop.run(self._broker.end(signal.SIGTERM))
 
     def kill(self) -> None:
-        """End the broker at once, unless it has ended by itself."""
+        """Kill the broker, unless it has exited by itself."""
         with suppress(ProcessLookupError):
             self._broker.tell(signal.SIGKILL)
         self._loop.run(self._broker.ended())
@@ -158,7 +158,7 @@ def staged(
 
 
 class Tab:
-    """One page of a browser that writes down whatever should not happen in it."""
+    """One page of a browser that records whatever should not happen in it."""
 
     def __init__(self, page: "Page", origin: str) -> None:
         self.page = page
@@ -183,16 +183,16 @@ class Tab:
 
     def _request(self, request: "Request") -> None:
         if urlsplit(request.url).netloc != urlsplit(self.origin).netloc:
-            self.complaints.append(f"asked elsewhere: {request.url}")
+            self.complaints.append(f"request to another host: {request.url}")
 
     def _response(self, response: "Response") -> None:
         self.answers.append(response)
         if "/static/" in response.url and response.status >= 400:
-            self.complaints.append(f"no file: {response.url}")
+            self.complaints.append(f"missing file: {response.url}")
 
     def open(self, route: str = "#/overview") -> None:
-        """Go to a page of the dashboard, and wait until it is there."""
-        # With the page open already this only changes the part behind the #.
+        """Go to a view of the dashboard, and wait until it is shown."""
+        # If the page is open already, this only changes the part after the #.
         address = f"{self.origin}/{route}"
         if self.page.url == address:
             self.page.reload()
@@ -208,11 +208,11 @@ class Tab:
         self.open(f"#/topics/{quote(topic, safe='')}{query}")
 
     def sees(self, text: str) -> None:
-        """Wait until *text* can be read somewhere."""
+        """Wait until *text* is visible somewhere."""
         self.page.get_by_text(text).first.wait_for()
 
     def text(self, selector: str) -> str:
-        """Return what can be read in the first match of *selector*."""
+        """Return the visible text of the first match of *selector*."""
         return self.page.locator(selector).first.inner_text()
 
     def number(self, name: str) -> float:
@@ -222,13 +222,13 @@ class Tab:
 
     def until(self, expression: str) -> None:
         """Wait until a JavaScript expression is true in the page."""
-        # Playwright's own way would eval the text in the page, which the policy forbids.
+        # Playwright's own wait would eval the text in the page, which the policy forbids.
         self.page.evaluate(_UNTIL % (PATIENCE_MS, expression))
 
     def button(self, name: str) -> None:
-        """Press a button by its name."""
+        """Click a button by its name."""
         self.page.get_by_role("button", name=name, exact=True).first.click()
 
     def width(self) -> int:
-        """Return how wide the document is, the viewport's width unless it overflows."""
+        """Return the width of the document, which is the viewport's unless it overflows."""
         return int(self.page.evaluate("document.documentElement.scrollWidth"))

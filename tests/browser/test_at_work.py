@@ -1,4 +1,4 @@
-"""The dashboard of a broker that has been at work: much in it, others beside it, and damage."""
+"""The dashboard of a broker with a history: many topics, cursors, users, and damage."""
 
 import json
 import os
@@ -26,15 +26,15 @@ pytestmark = pytest.mark.slow
 TOPICS: Final = 10_000
 PAGE_ROWS: Final = 50
 LIST_BYTES_MAX: Final = 16 * 1024
-"""One page of topics with short names, as JSON."""
+"""Limit of one page of topics with short names, as JSON."""
 
 SEGMENT_BYTES: Final = 1024 * 1024
 BODY_BYTES: Final = 128 * 1024
 SEALED: Final = 8
-"""Segments of a log that takes the broker's slow check as many seconds."""
+"""Sealed segments of a log; the broker's slow check takes a second for each."""
 
 REFRESH_MS: Final = 11_000
-"""After which the log's page has looked again."""
+"""Time after which the log's page has refreshed."""
 
 CONFIG: Final = "[wal]\nsegment_bytes = 65536\n"
 TORN: Final = b"\x07torn"
@@ -51,7 +51,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stage(chromium: "Browser", directory: Path) -> Iterator[Stage]:
-    """Run a broker that was killed once, in the middle of a write, and has 10,000 topics."""
+    """A broker with a torn write in its log and 10,000 topics."""
     with staged(directory, config=CONFIG) as first:
         first.post("before", {"n": 1})
         first.stop()
@@ -70,7 +70,7 @@ def endpoint_of(stage: Stage) -> Endpoint:
 
 
 def administer(stage: Stage, *commands: tuple[int, dict[str, object]]) -> None:
-    """Connect over Vibe as an administrator and give commands, all of which must be obeyed."""
+    """Connect over Vibe as an administrator and send commands that must succeed."""
     host, _, port = stage.facts["vibe"].rpartition(":")
     frames = [connect()]
     frames += [
@@ -88,14 +88,14 @@ def administer(stage: Stage, *commands: tuple[int, dict[str, object]]) -> None:
 
 
 def cells(tab: Tab, key: str) -> list[str]:
-    """Return what a row says, column by column."""
+    """Return the cells of a row."""
     row = tab.page.locator(f'tr[data-key="{key}"]')
     row.wait_for()
     return row.locator("td").all_inner_texts()
 
 
-def test_ten_thousand_topics_are_found_a_page_at_a_time(stage: Stage, tab: Tab) -> None:
-    """Searched, sorted and paged by the broker: the page holds no more than it shows."""
+def test_ten_thousand_topics_are_shown_a_page_at_a_time(stage: Stage, tab: Tab) -> None:
+    """The broker searches, sorts and pages; the page holds only what it shows."""
     tab.open("#/topics")
     tab.sees("1\N{EN DASH}50 of 10,001 topics")
     assert PAGE_ROWS == tab.page.locator("tbody tr").count()
@@ -125,7 +125,7 @@ def test_ten_thousand_topics_are_found_a_page_at_a_time(stage: Stage, tab: Tab) 
 
 
 def test_spark_cursors_are_shown_with_their_lag(stage: Stage, tab: Tab) -> None:
-    """How far each reader has come and what is ahead of it; one that is done is removed."""
+    """With position and lag; an administrator can remove one."""
     with closing(endpoint_of(stage)) as endpoint:
         endpoint.open_cursor("nightly", 1)
         endpoint.open_cursor("live", None)
@@ -152,7 +152,7 @@ def test_spark_cursors_are_shown_with_their_lag(stage: Stage, tab: Tab) -> None:
 
 
 def test_users_are_shown_with_their_grants_and_no_password(stage: Stage, tab: Tab) -> None:
-    """Those that Vibe clients sign in as, beside the API keys."""
+    """The users of Vibe clients, beside the API keys."""
     granted = {"queuePattern": "orders.*", "operations": ["Publish", "CreateQueue"]}
     administer(
         stage,
@@ -170,8 +170,8 @@ def test_users_are_shown_with_their_grants_and_no_password(stage: Stage, tab: Ta
     assert not re.search("countess|builder|argon2|sha256", tab.page.content())
 
 
-def test_many_users_are_found_a_page_at_a_time(stage: Stage, tab: Tab) -> None:
-    """As topics are: searched and paged by the broker, behind the API keys."""
+def test_many_users_are_shown_a_page_at_a_time(stage: Stage, tab: Tab) -> None:
+    """The broker searches and pages them, after the API keys."""
     crew: list[dict[str, object]] = [
         {"username": f"crew.{n:02}", "password": "anchors"} for n in range(PAGE_ROWS)
     ]
@@ -191,13 +191,13 @@ def test_many_users_are_found_a_page_at_a_time(stage: Stage, tab: Tab) -> None:
 
 
 def keys_of(tab: Tab) -> list[str]:
-    """Return which rows are shown."""
+    """Return the keys of the rows that are shown."""
     rows = tab.page.locator("tbody tr")
     return [row.get_attribute("data-key") or "" for row in rows.all()]
 
 
-def test_what_was_torn_is_shown_as_set_aside(tab: Tab) -> None:
-    """The bytes behind the last whole record, by the file that they are kept in."""
+def test_a_torn_write_is_listed_in_the_quarantine(tab: Tab) -> None:
+    """The bytes after the last complete record, with the file that keeps them."""
     tab.open("#/log")
     tab.page.get_by_role("table", name="Quarantine").wait_for()
     (name, size) = (
@@ -209,14 +209,14 @@ def test_what_was_torn_is_shown_as_set_aside(tab: Tab) -> None:
 
 
 def integrity(tab: Tab) -> list[str]:
-    """Return what the log's page says of each segment."""
+    """Return the integrity that the log's page shows for each segment."""
     shown = tab.page.get_by_role("table", name="Segments")
     shown.wait_for()
     return shown.locator("td:last-child").all_inner_texts()
 
 
-def test_segments_are_verified_and_stay_so(stage: Stage, tab: Tab) -> None:
-    """One that nobody has checked says so, and what grows as well."""
+def test_verified_segments_stay_verified(stage: Stage, tab: Tab) -> None:
+    """Unchecked segments and the one being written are marked as such."""
     tab.open("#/log")
     before = integrity(tab)
     sealed = len(before) - 1
@@ -230,10 +230,10 @@ def test_segments_are_verified_and_stay_so(stage: Stage, tab: Tab) -> None:
 
 
 def test_a_damaged_segment_is_marked(new_tab: Callable[..., Tab], tmp_path: Path) -> None:
-    """It and no other; and that stays to be read when the broker ends because of it.
+    """It and no other; the mark stays visible after the broker exits because of it.
 
-    The broker's own slow check would find the damage, too, and nobody would have asked. So it
-    is done when the page has asked, to a log that the check needs several seconds for.
+    The broker's own slow check would also find the damage. So the test damages the log only
+    once the page has asked, and the log is one that the check needs several seconds for.
     """
 
     def damage_and_verify(route: "Route") -> None:

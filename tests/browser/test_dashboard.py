@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: what an operator sees and does, against a real broker."""
+"""The dashboard in a real browser against a real broker: what operators see and do."""
 
 import json
 import shlex
@@ -18,7 +18,7 @@ ROW: Final = "details.message"
 
 
 def test_a_development_broker_signs_in_by_itself_and_is_live(tab: Tab) -> None:
-    """Whoever opens the page sees the broker, without a question."""
+    """The page opens without asking for a key."""
     tab.open()
     tab.until("document.getElementById('live').textContent === 'Live'")
 
@@ -26,8 +26,8 @@ def test_a_development_broker_signs_in_by_itself_and_is_live(tab: Tab) -> None:
     assert "dev" == tab.text("#who bdi")
 
 
-def test_what_is_waited_for_again_and_again_leaves_nothing_behind(tab: Tab) -> None:
-    """A page is open for days: what it does each second must not pile up in it."""
+def test_repeated_pauses_leave_no_listeners_behind(tab: Tab) -> None:
+    """A page may be open for days, so nothing may pile up each second."""
     tab.open()
     left = tab.page.evaluate(
         """async () => {
@@ -46,8 +46,8 @@ def test_what_is_waited_for_again_and_again_leaves_nothing_behind(tab: Tab) -> N
     assert 0 == left
 
 
-def test_a_message_published_on_the_page_is_found_there(stage: Stage, tab: Tab) -> None:
-    """Form, log and list agree, to the byte: nobody rewrites what was typed."""
+def test_a_message_published_on_the_page_shows_up_there(stage: Stage, tab: Tab) -> None:
+    """Form, log and list agree to the byte: nothing rewrites what was typed."""
     typed = '{ "n": 12345678901234567890,\n  "price": 1.10 }'
     tab.goto_topic("from.the.page")
     tab.sees("This topic does not exist yet")
@@ -73,8 +73,8 @@ def test_a_message_published_on_the_page_is_found_there(stage: Stage, tab: Tab) 
     assert ["trace", "abc"] == headers.split("\n")
 
 
-def test_what_is_no_json_is_told_before_it_is_sent(stage: Stage, tab: Tab) -> None:
-    """The form says why, and nothing is published."""
+def test_invalid_json_is_reported_before_it_is_sent(stage: Stage, tab: Tab) -> None:
+    """The form says why, and publishes nothing."""
     tab.goto_topic("not.json")
     tab.page.get_by_label("Payload", exact=True).fill("{oops")
     tab.button("Publish")
@@ -83,8 +83,8 @@ def test_what_is_no_json_is_told_before_it_is_sent(stage: Stage, tab: Tab) -> No
     assert [] == stage.api("GET", "/api/topics?search=not.json")["topics"]
 
 
-def test_messages_are_browsed_from_any_offset_and_time(stage: Stage, tab: Tab) -> None:
-    """From an offset, from a moment, oldest first and newest first, page by page."""
+def test_messages_can_be_browsed_from_any_offset_and_time(stage: Stage, tab: Tab) -> None:
+    """From an offset, from a time, oldest first and newest first, page by page."""
     with stage.client("blip") as client:
         for n in range(60):
             client.publish("browsed", b"%d" % n)
@@ -120,8 +120,8 @@ def test_messages_are_browsed_from_any_offset_and_time(stage: Stage, tab: Tab) -
     tab.sees("No messages from this point on.")
 
 
-def test_payloads_are_shown_in_every_way_they_allow(stage: Stage, tab: Tab) -> None:
-    """Bytes as hex, text with its lines, and what is sealed as sealed, by whom and for whom."""
+def test_payloads_are_shown_in_every_suitable_form(stage: Stage, tab: Tab) -> None:
+    """Bytes as hex, text with its lines, and sealed payloads with sender and recipient."""
     recipient = nacl.public.PrivateKey.generate().public_key.encode()
     with stage.client("blip") as client:
         client.publish("views", b"\x00\xff\x10A")
@@ -146,13 +146,13 @@ def test_payloads_are_shown_in_every_way_they_allow(stage: Stage, tab: Tab) -> N
     assert "00 ff 10 41" in rows.nth(2).locator("pre").inner_text()
 
 
-def test_topics_are_searched_sorted_and_paged(stage: Stage, tab: Tab) -> None:
-    """The broker does it, and the address remembers it."""
+def test_topics_can_be_searched_sorted_and_paged(stage: Stage, tab: Tab) -> None:
+    """The broker does the work, and the URL keeps the state."""
     with stage.client("blip") as client:
         for n in range(60):
             client.publish(f"bulk.{n:02}", b"x")
         client.publish("bulk.37", b"y")
-        client.publish("another", b"x")  # which tells all from those that were searched for
+        client.publish("another", b"x")  # not found by the search
     tab.open("#/topics")
     tab.page.get_by_label("Search topics").fill("BULK.")
     tab.sees("1\N{EN DASH}50 of 60 topics")
@@ -179,8 +179,8 @@ def test_topics_are_searched_sorted_and_paged(stage: Stage, tab: Tab) -> None:
     tab.sees("No matches.")
 
 
-def test_queues_are_sorted_by_what_waits(stage: Stage, tab: Tab) -> None:
-    """The fullest first, as its column says."""
+def test_queues_can_be_sorted_by_waiting_messages(stage: Stage, tab: Tab) -> None:
+    """The fullest queue first."""
     for name, count in (("sorted.a", 1), ("sorted.b", 3), ("sorted.c", 2)):
         stage.api("POST", "/api/queues", {"name": name})
         for n in range(count):
@@ -195,15 +195,15 @@ def test_queues_are_sorted_by_what_waits(stage: Stage, tab: Tab) -> None:
     assert ["sorted.b", "sorted.c", "sorted.a"] == names
 
 
-def test_dead_letters_say_why_and_are_replayed(stage: Stage, tab: Tab) -> None:
-    """One by one, or all at once, they go back to where they died."""
+def test_dead_letters_show_their_reason_and_can_be_replayed(stage: Stage, tab: Tab) -> None:
+    """One by one or all at once, to their original queue."""
     stage.overfill("mail", waiting=1, dead=3)
     tab.open("#/dead-letters")
     tab.page.get_by_role("link", name="dlq.mail").click()
     tab.page.locator(ROW).nth(2).wait_for()
     assert "queue full" in tab.text(f"{ROW} > summary")
 
-    stage.api("POST", "/api/queues/mail/purge")  # so that there is room again
+    stage.api("POST", "/api/queues/mail/purge")  # makes room again
     tab.page.locator(f"{ROW} > summary").nth(1).click()
     replayed = tab.page.locator(ROW).nth(1).get_attribute("data-offset")
     tab.button("Replay this letter")
@@ -225,8 +225,8 @@ def test_dead_letters_say_why_and_are_replayed(stage: Stage, tab: Tab) -> None:
     assert 2 == stage.queue("mail")["messageCount"]
 
 
-def test_a_purge_is_confirmed_by_the_name_and_by_nothing_else(stage: Stage, tab: Tab) -> None:
-    """A wrong name is refused, and nothing is lost by it."""
+def test_a_purge_must_be_confirmed_with_the_name(stage: Stage, tab: Tab) -> None:
+    """The page refuses a wrong name, and nothing is lost."""
     stage.overfill("parcels", waiting=1, dead=2)
     tab.open("#/dead-letters/dlq.parcels")
     tab.page.locator(ROW).first.wait_for()
@@ -243,8 +243,8 @@ def test_a_purge_is_confirmed_by_the_name_and_by_nothing_else(stage: Stage, tab:
     assert 0 == stage.queue("dlq.parcels")["messageCount"]
 
 
-def test_a_queue_is_made_and_deleted_on_the_page(stage: Stage, tab: Tab) -> None:
-    """What the broker refuses is told in the form; what it accepts is in the list."""
+def test_a_queue_can_be_created_and_deleted_on_the_page(stage: Stage, tab: Tab) -> None:
+    """The form shows what is wrong; the list shows the new queue."""
     tab.open("#/queues")
     tab.button("New queue…")
     dialog = tab.page.get_by_role("dialog")
@@ -266,8 +266,10 @@ def test_a_queue_is_made_and_deleted_on_the_page(stage: Stage, tab: Tab) -> None
     row.wait_for(state="detached")
 
 
-def test_readers_and_their_connections_are_seen_and_closed(stage: Stage, tab: Tab) -> None:
-    """A consumer that takes nothing shows its lag; an administrator may cut it off."""
+def test_subscriptions_and_connections_are_shown_and_can_be_closed(
+    stage: Stage, tab: Tab
+) -> None:
+    """A subscription shows its lag; an administrator may close its connection."""
     with stage.client("blip") as client, client.subscribe("watched") as messages:
         for n in range(5):
             client.publish("watched", b"%d" % n)
@@ -292,8 +294,8 @@ def test_readers_and_their_connections_are_seen_and_closed(stage: Stage, tab: Ta
         assert messages.topic == "watched"
 
 
-def test_the_log_shows_its_segments_and_is_verified(stage: Stage, tab: Tab) -> None:
-    """Ids, sizes, which are sealed and, when asked for, integrity."""
+def test_the_log_shows_its_segments_and_can_be_verified(stage: Stage, tab: Tab) -> None:
+    """Ids, state and, on demand, integrity."""
     with stage.client("blip") as client:
         for _ in range(6):
             client.publish("sealing", bytes(40_000))
@@ -317,7 +319,7 @@ def test_the_log_shows_its_segments_and_is_verified(stage: Stage, tab: Tab) -> N
 
 
 def test_keys_are_listed_without_secrets(tab: Tab) -> None:
-    """Names and patterns, and no more."""
+    """Names and patterns only."""
     tab.open("#/keys")
     tab.page.locator("tbody tr").first.wait_for()
 
@@ -325,8 +327,8 @@ def test_keys_are_listed_without_secrets(tab: Tab) -> None:
     assert "dev" in tab.text("tbody tr")
 
 
-def test_an_empty_place_says_what_to_do_next(tab: Tab) -> None:
-    """With a command, and a button that copies it."""
+def test_an_empty_list_says_what_to_do_next(tab: Tab) -> None:
+    """With a command and a button that copies it."""
     tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     tab.open("#/cursors")
     tab.sees("No Spark cursors")
@@ -342,30 +344,32 @@ def test_an_empty_place_says_what_to_do_next(tab: Tab) -> None:
 def test_an_empty_broker_says_what_to_do_first(
     tmp_path: Path, new_tab: Callable[..., Tab]
 ) -> None:
-    """In an order that works: a subscription gets what comes after it."""
+    """In an order that works: a subscription gets only later messages."""
     with staged(tmp_path) as stage:
         tab = new_tab(stage.origin)
         tab.open()
         tab.page.locator(".first-steps code").nth(1).wait_for()
-        told = [shlex.split(c) for c in tab.page.locator(".first-steps code").all_inner_texts()]
-        assert [["subscribe", "hello"], ["publish", "hello"]] == [words[1:3] for words in told]
-        assert f"blip://dev-key@{stage.facts['blip']}" == told[0][-1] == told[1][-1]
+        steps = [
+            shlex.split(c) for c in tab.page.locator(".first-steps code").all_inner_texts()
+        ]
+        assert [["subscribe", "hello"], ["publish", "hello"]] == [words[1:3] for words in steps]
+        assert f"blip://dev-key@{stage.facts['blip']}" == steps[0][-1] == steps[1][-1]
 
         stage.post("hello", {"n": 1})
         tab.page.locator(".first-steps").wait_for(state="detached")
         tab.page.close()
 
 
-def test_an_address_that_leads_nowhere_says_so(tab: Tab) -> None:
-    """A wrong link ends on a page with a way back, never on a blank one."""
+def test_an_unknown_address_shows_page_not_found(tab: Tab) -> None:
+    """The page links back to the overview; it is never blank."""
     tab.open("#/nonsense/1")
     assert "Page not found" == tab.text("h1")
     tab.page.get_by_role("link", name="Go to the overview").click()
     tab.until("document.querySelector('h1').textContent === 'Overview'")
 
 
-def test_a_list_outlasts_a_broker_that_does_not_answer(stage: Stage, tab: Tab) -> None:
-    """What was read stays, with a word about it, and is fresh again afterwards."""
+def test_a_list_stays_while_the_broker_does_not_answer(stage: Stage, tab: Tab) -> None:
+    """The rows stay, with a note, and are updated afterwards."""
     stage.post("outlasting", 1)
     tab.open("#/topics?search=outlasting")
     tab.page.locator("tbody tr").wait_for()
@@ -380,8 +384,8 @@ def test_a_list_outlasts_a_broker_that_does_not_answer(stage: Stage, tab: Tab) -
     tab.complaints = [c for c in tab.complaints if "net::ERR_FAILED" not in c]
 
 
-def test_an_api_refusal_is_one_line_on_the_page(tab: Tab) -> None:
-    """The broker's own words, where they are needed."""
+def test_an_api_error_is_shown_on_the_page(tab: Tab) -> None:
+    """In the broker's own words, where the list would be."""
     tab.page.route(
         "**/api/topics?*",
         lambda route: route.fulfill(

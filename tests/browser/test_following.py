@@ -1,4 +1,4 @@
-"""A topic's page shows what comes, and leaves alone whoever is in the middle of something."""
+"""A topic's page shows new messages, and does not disturb a user who is busy with it."""
 
 from typing import Final
 
@@ -26,14 +26,14 @@ def until_first(tab: Tab, offset: int) -> None:
 
 
 def until_counted(tab: Tab, messages: int) -> None:
-    """Wait until the page knows of so many messages, by another way than the list."""
+    """Wait until the page counts that many messages, apart from the list."""
     tab.until(
         f"document.querySelector('[data-number=messages]')?.textContent.startsWith('{messages}')"
     )
 
 
 def test_new_messages_appear_on_top(stage: Stage, tab: Tab) -> None:
-    """On the page of a topic, at its end, without a click."""
+    """On the page of a topic, without a click."""
     stage.post("followed", "first")
     tab.goto_topic("followed")
     tab.page.locator(ROW).wait_for()
@@ -44,8 +44,8 @@ def test_new_messages_appear_on_top(stage: Stage, tab: Tab) -> None:
     assert "second" in tab.text(ROW)
 
 
-def test_a_topic_that_does_not_exist_yet_is_followed(stage: Stage, tab: Tab) -> None:
-    """It is an empty place, not an error, until its first message comes."""
+def test_a_topic_that_does_not_exist_yet_can_be_followed(stage: Stage, tab: Tab) -> None:
+    """Until its first message arrives the page is empty, without an error."""
     tab.goto_topic("not.yet")
     tab.sees("This topic does not exist yet")
     tab.sees("No messages yet")
@@ -58,8 +58,8 @@ def test_a_topic_that_does_not_exist_yet_is_followed(stage: Stage, tab: Tab) -> 
     assert [second, first] == offsets(tab)
 
 
-def test_a_flood_is_followed_at_its_front(stage: Stage, tab: Tab) -> None:
-    """What comes faster than pages are asked for is left out, and that is said."""
+def test_following_a_flood_shows_the_newest_messages(stage: Stage, tab: Tab) -> None:
+    """The page leaves out messages that arrive too fast, and marks the gap."""
     stage.post("flooded", "first")
     tab.goto_topic("flooded")
     tab.page.locator(ROW).first.wait_for()
@@ -73,7 +73,7 @@ def test_a_flood_is_followed_at_its_front(stage: Stage, tab: Tab) -> None:
 
 
 def test_an_open_message_stays_where_it_is(stage: Stage, tab: Tab) -> None:
-    """Others are offered; they come when they are asked for, or when it is closed."""
+    """New ones appear when the user asks for them, or closes the open one."""
     first = stage.post("opened", {"n": 1})
     tab.goto_topic("opened")
     summary = tab.page.locator(f'{ROW}[data-offset="{first}"] > summary')
@@ -97,8 +97,8 @@ def test_an_open_message_stays_where_it_is(stage: Stage, tab: Tab) -> None:
     assert not offer.is_visible()
 
 
-def test_whoever_has_scrolled_away_is_not_disturbed(stage: Stage, tab: Tab) -> None:
-    """Nothing moves below; back at the top they see what came."""
+def test_a_user_who_has_scrolled_down_is_not_disturbed(stage: Stage, tab: Tab) -> None:
+    """Nothing moves until the user scrolls back to the top."""
     for n in range(60):
         stage.post("scrolled", n)
     tab.goto_topic("scrolled")
@@ -114,8 +114,10 @@ def test_whoever_has_scrolled_away_is_not_disturbed(stage: Stage, tab: Tab) -> N
 
 
 @pytest.mark.parametrize("choice", ["oldest", "off"])
-def test_whoever_looks_elsewhere_is_left_there(stage: Stage, tab: Tab, choice: str) -> None:
-    """With another start, or without Follow; and the way back is as it was left."""
+def test_a_list_that_is_not_followed_stays_as_it_is(
+    stage: Stage, tab: Tab, choice: str
+) -> None:
+    """With another start or without Follow, which keeps its state."""
     topic = f"elsewhere.{choice}"
     first = stage.post(topic, 1)
     tab.goto_topic(topic)
@@ -135,8 +137,8 @@ def test_whoever_looks_elsewhere_is_left_there(stage: Stage, tab: Tab, choice: s
     assert (choice == "oldest") == tab.page.get_by_label("Follow").is_checked()
 
 
-def test_what_following_drops_is_found_again(stage: Stage, tab: Tab) -> None:
-    """A page that is open for days stays short, and has no holes."""
+def test_messages_that_following_drops_can_be_loaded_again(stage: Stage, tab: Tab) -> None:
+    """A page that is open for days stays short, without gaps."""
     with stage.client("blip") as client:
         client.publish_many("long", [b"%d" % n for n in range(SHOWN_MAX + 10)])
     tab.goto_topic("long")

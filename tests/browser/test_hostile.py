@@ -1,4 +1,4 @@
-"""Names, headers and payloads that want to be something else: all of it is text."""
+"""Hostile names, headers and payloads are shown as text."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,7 @@ HOSTILE: Final = {
     "an address": "javascript:globalThis.hacked=1",
     "a template": "${globalThis.hacked=1}{{globalThis.hacked=1}}",
     "right to left": "invoice\u202etxt.exe\u2066\u200f",
-    "nothing to see": "a\u200bb\ufeffc",
+    "invisible characters": "a\u200bb\ufeffc",
     "a path": "../../api/keys?x=1#/keys",
     "per cent": "100%/%2F%00",
     "controls": "tab\tline\nbell\x07",
@@ -31,24 +31,24 @@ HOSTILE: Final = {
 }
 
 SHOWN: Final = {kind: HOSTILE[kind] for kind in ("an image", "right to left", "10 KB")}
-MARK_CHARS_MAX: Final = 40
+BADGE_CHARS_MAX: Final = 40
 NARROW: Final = {"width": 360, "height": 800}
 
 
 def seen(text: str) -> str:
-    """Return *text* as the page spells it: what cannot be seen as its number."""
-    unseen = "\t\n\x07\u200b\u200f\u202e\u2066\ufeff"
-    return "".join(f"U+{ord(c):04X}" if c in unseen else c for c in text)
+    """Return *text* as the page shows it, with code points for invisible characters."""
+    invisible = "\t\n\x07\u200b\u200f\u202e\u2066\ufeff"
+    return "".join(f"U+{ord(c):04X}" if c in invisible else c for c in text)
 
 
 def cut(text: str) -> str:
-    """Return *text* as a mark of a few characters shows it."""
-    rest = f"… {len(text):,} characters" if len(text) > MARK_CHARS_MAX else ""
-    return seen(text[:MARK_CHARS_MAX]) + rest
+    """Return *text* as a badge shows it, shortened to a few characters."""
+    rest = f"… {len(text):,} characters" if len(text) > BADGE_CHARS_MAX else ""
+    return seen(text[:BADGE_CHARS_MAX]) + rest
 
 
 def is_unharmed(tab: Tab) -> bool:
-    """Say whether nothing of what was shown has become an element or has run."""
+    """Return whether no shown text has become an element or has run."""
     found = tab.page.evaluate(
         """() => [
           globalThis.hacked ?? null,
@@ -60,7 +60,7 @@ def is_unharmed(tab: Tab) -> bool:
 
 
 def test_hostile_topics_are_text_and_work(stage: Stage, tab: Tab) -> None:
-    """In the list, as a heading, in headers and payloads; and their messages are found."""
+    """In the list, in headings, headers and payloads; their messages can be opened."""
     with stage.client("blip") as client:
         for name in HOSTILE.values():
             stage.post(name, name, headers={name[:200]: name, "plain": name})
@@ -103,7 +103,7 @@ AS_SENT: Final = (
 
 
 def test_a_list_shows_payloads_as_they_were_sent(stage: Stage, tab: Tab) -> None:
-    """Each its own, spaces and all, whatever the ones before it look like."""
+    """Each one unchanged, spaces included, whatever precedes it."""
     with stage.client("blip") as client:
         for payload in AS_SENT:
             client.publish("as.sent", payload)
@@ -121,7 +121,7 @@ def test_a_list_shows_payloads_as_they_were_sent(stage: Stage, tab: Tab) -> None
 
 @pytest.mark.parametrize("kind", SHOWN)
 def test_a_hostile_schema_is_text(stage: Stage, new_tab: Callable[..., Tab], kind: str) -> None:
-    """Beside a topic's name: a header says it, and publishers say headers."""
+    """Beside a topic's name; it comes from a header that publishers set."""
     given = SHOWN[kind]
     topic = f"schema.{kind}"
     stage.post(topic, 1, headers={"schemaId": given})
@@ -135,21 +135,21 @@ def test_a_hostile_schema_is_text(stage: Stage, new_tab: Callable[..., Tab], kin
     assert is_unharmed(tab)
 
 
-@pytest.mark.parametrize("kind", [*SHOWN, "a member", "another"])
+@pytest.mark.parametrize("kind", [*SHOWN, "a property", "another property"])
 def test_a_hostile_reason_is_text(stage: Stage, new_tab: Callable[..., Tab], kind: str) -> None:
-    """In the list of letters and in a letter: a log may hold what a publisher made up."""
-    given = {**SHOWN, "a member": "constructor", "another": "toString"}[kind]
+    """In the list of dead letters and in the details, whatever the log holds."""
+    given = {**SHOWN, "a property": "constructor", "another property": "toString"}[kind]
     queue = f"reason.{kind.replace(' ', '.')}"
     stage.overfill(queue, waiting=1, dead=1)
 
-    def told(route: "Route") -> None:
+    def with_reason(route: "Route") -> None:
         answer = route.fetch()
         page = answer.json()
         page["letters"][0]["reason"] = given
         route.fulfill(response=answer, json=page)
 
     tab = new_tab(stage.origin, viewport=NARROW)
-    tab.page.route("**/api/dead-letters?queue=*", told)
+    tab.page.route("**/api/dead-letters?queue=*", with_reason)
     tab.open(f"#/dead-letters/dlq.{queue}")
     tab.page.locator(f"{ROW} > summary").click()
     badge = tab.page.locator(f"{ROW} > summary .badge")
@@ -163,8 +163,8 @@ def test_a_hostile_reason_is_text(stage: Stage, new_tab: Callable[..., Tab], kin
 
 
 @pytest.mark.parametrize("name", [".", ".."])
-def test_a_topic_of_dots_is_opened_like_any_other(stage: Stage, tab: Tab, name: str) -> None:
-    """By its link in the list; its messages are found, and one is published."""
+def test_a_topic_of_dots_works_like_any_other(stage: Stage, tab: Tab, name: str) -> None:
+    """Its link opens it, its messages are listed, and the page can publish to it."""
     with stage.client("blip") as client:
         client.publish(name, b"from elsewhere")
     tab.open("#/topics?search=" + quote(name, safe=""))
@@ -179,8 +179,8 @@ def test_a_topic_of_dots_is_opened_like_any_other(stage: Stage, tab: Tab, name: 
     assert 2 == stage.api("GET", f"/api/topics/%FF{name}")["messages"]
 
 
-def test_a_name_is_confirmed_letter_by_letter(stage: Stage, tab: Tab) -> None:
-    """One that only looks the same, with a Cyrillic o, or that lacks a word, is not it."""
+def test_a_confirmation_must_match_exactly(stage: Stage, tab: Tab) -> None:
+    """A look-alike with a Cyrillic o, or a name with a part missing, does not count."""
     name = "orders.\u05ea\u05d5\u05e8.eu"
     stage.overfill(name, waiting=1, dead=1)
     tab.open("#/dead-letters/" + quote(f"dlq.{name}", safe=""))
@@ -196,8 +196,8 @@ def test_a_name_is_confirmed_letter_by_letter(stage: Stage, tab: Tab) -> None:
     tab.sees("1 message purged.")
 
 
-def test_names_that_differ_only_in_blanks_look_different(stage: Stage, tab: Tab) -> None:
-    """In how many there are, and in which; a payload's blanks are its own."""
+def test_names_that_differ_only_in_spaces_look_different(stage: Stage, tab: Tab) -> None:
+    """By number and kind of spaces; payloads are shown unchanged."""
     names = ["blank a b", "blank a  b", "blank a\u00a0b", "blank a\u3000b"]
     for name in names:
         stage.post(name, "\u3053\u3000")
@@ -211,7 +211,7 @@ def test_names_that_differ_only_in_blanks_look_different(stage: Stage, tab: Tab)
 
 
 def test_a_name_of_several_lines_can_be_confirmed(tab: Tab) -> None:
-    """A line's end cannot be typed into the field; the rest can, and is asked for."""
+    """The field accepts no line break, so the name without it confirms."""
     tab.open()
     tab.page.evaluate(
         """async () => {
@@ -229,8 +229,8 @@ def test_a_name_of_several_lines_can_be_confirmed(tab: Tab) -> None:
     tab.until("globalThis.confirmed === true")
 
 
-def test_hostile_consumers_are_text(stage: Stage, tab: Tab) -> None:
-    """Subscriptions to hostile topics, in their list."""
+def test_hostile_subscriptions_are_text(stage: Stage, tab: Tab) -> None:
+    """In the list of subscriptions."""
     name = HOSTILE["an image"]
     with stage.client("blip") as client, client.subscribe(name):
         tab.open("#/subscriptions")
@@ -241,12 +241,12 @@ def test_hostile_consumers_are_text(stage: Stage, tab: Tab) -> None:
 
 
 def test_text_cannot_become_markup_or_script(tab: Tab) -> None:
-    """Whatever a later change of the page does with it, the browser refuses."""
+    """The browser refuses, whatever a later change of the page may attempt."""
     tab.open("#/topics")
     refused = tab.page.evaluate(
         """async () => {
-          let told = 0;
-          addEventListener("securitypolicyviolation", () => { told += 1; });
+          let violations = 0;
+          addEventListener("securitypolicyviolation", () => { violations += 1; });
           const ways = {
             innerHTML: () => { document.querySelector("main").innerHTML = "<b>x</b>"; },
             insertAdjacentHTML: () => document.body.insertAdjacentHTML("beforeend", "<b>x</b>"),
@@ -258,20 +258,21 @@ def test_text_cannot_become_markup_or_script(tab: Tab) -> None:
           const refused = Object.entries(ways).map(([name, way]) => {
             try { way(); return `${name} works`; } catch { return name; }
           });
-          while (told < refused.length) await new Promise((resolve) => setTimeout(resolve));
+          while (violations < refused.length)
+            await new Promise((resolve) => setTimeout(resolve));
           return refused;
         }"""
     )
-    told = [complaint for complaint in tab.complaints if "policy violated" in complaint]
+    reported = [text for text in tab.complaints if "policy violated" in text]
     tab.complaints.clear()
 
     expected = ["innerHTML", "insertAdjacentHTML", "write", "srcdoc", "script", "policy"]
     assert expected == refused
-    assert len(expected) == len(told)
+    assert len(expected) == len(reported)
 
 
 def test_hostile_addresses_do_no_harm(tab: Tab) -> None:
-    """Whatever a link to the page says, it ends on a page of ours."""
+    """Any link to the page ends on one of its own views."""
     for route in (
         "#/topics/%",
         "#/topics/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",

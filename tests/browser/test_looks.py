@@ -1,6 +1,6 @@
-"""How the page looks and is reached: every width, both themes, the keyboard alone, its weight.
+"""The page's layout and accessibility: every width, both themes, keyboard only, its size.
 
-The screenshots stay in build/screenshots, for people to look at.
+The screenshots stay in build/screenshots for people to look at.
 """
 
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 FIRST_PAGE_BYTES_MAX: Final = 150 * 1000
 CONTRAST_MIN: Final = 4.5
-"""What WCAG 2 asks of text, level AA."""
+"""The contrast that WCAG 2 requires of text at level AA."""
 
 VIEWS: Final = {
     "overview": "#/overview",
@@ -36,7 +36,7 @@ VIEWS: Final = {
     "keys": "#/keys",
 }
 
-# Every text that can be seen, with too little contrast to what is behind it.
+# Finds visible text with too little contrast to its background.
 PALE: Final = """(least) => {
   const parse = (color) => color.match(/[\\d.]+/g).map(Number);
   const shine = (rgb) => {
@@ -64,7 +64,7 @@ PALE: Final = """(least) => {
   return pale;
 }"""
 
-# Everything that can be used and has no name to be called by.
+# Finds controls without an accessible name.
 NAMELESS: Final = """() => {
   const used = "a, button, input, select, textarea, dialog, svg[role], table";
   const called = (element) =>
@@ -77,7 +77,7 @@ NAMELESS: Final = """() => {
 }"""
 
 
-# Rows of tiles that end before the edge, and values on two lines or cut.
+# Finds rows of tiles that end before the edge, and values that wrap or are cut off.
 UNTIDY: Final = """() => {
   const edge = document.querySelector(".tiles").getBoundingClientRect().right;
   const tiles = [...document.querySelectorAll(".tile")];
@@ -97,7 +97,7 @@ UNTIDY: Final = """() => {
 
 @pytest.fixture(scope="module")
 def furnished(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Run a broker with something to see on every page."""
+    """A broker with something to show on every page."""
     config = "[wal]\nsegment_bytes = 65536\n"
     with staged(tmp_path_factory.mktemp("furnished"), config=config) as stage:
         stage.overfill("orders", waiting=3, dead=4)
@@ -112,8 +112,8 @@ def furnished(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> 
                 yield stage
 
 
-def shown(tab: Tab, view: str) -> None:
-    """Open a view and wait until its data is there."""
+def show(tab: Tab, view: str) -> None:
+    """Open a view and wait for its data."""
     tab.open(VIEWS[view])
     tab.until("document.getElementById('live').textContent === 'Live'")
     tab.until("!document.querySelector('main').textContent.includes('Loading…')")
@@ -132,7 +132,7 @@ def shown(tab: Tab, view: str) -> None:
 def test_every_view_fits_every_width_in_both_themes(
     furnished: Stage, new_tab: Callable[..., Tab], width: int, theme: str
 ) -> None:
-    """No sideways scrolling, no text too pale to read, nothing nameless; and a picture."""
+    """No horizontal scrolling, no pale text, no unnamed control; with a screenshot."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     tab = new_tab(
         furnished.origin,
@@ -140,7 +140,7 @@ def test_every_view_fits_every_width_in_both_themes(
         color_scheme=theme,
     )
     for view in VIEWS:
-        shown(tab, view)
+        show(tab, view)
         tab.page.screenshot(path=SCREENSHOTS / f"{view}-{width}-{theme}.png", full_page=True)
 
         assert (view, width) == (view, tab.width())
@@ -152,19 +152,19 @@ def test_every_view_fits_every_width_in_both_themes(
 def test_tiles_fill_their_rows_and_values_their_lines(
     furnished: Stage, new_tab: Callable[..., Tab], width: int
 ) -> None:
-    """At every width: nothing stands alone beside a hole, and "14 min 10 s" on one line."""
+    """At every width: no row of tiles has a gap, and "14 min 10 s" is on one line."""
     long = {"uptime_s": 86_399, "log_bytes": 1023 * 2**40, "messages": 99_999_999_999}
     yesterday = (datetime.now(UTC) - timedelta(seconds=86_390)).isoformat()
 
-    def told(route: "Route") -> None:
+    def with_long_values(route: "Route") -> None:
         answer = route.fetch()
         about = {**answer.json(), **long, "last_timestamp": yesterday}
         route.fulfill(response=answer, json=about)
 
     tab = new_tab(furnished.origin, viewport={"width": width, "height": 900})
-    tab.page.route(re.compile("/api/(overview|topics/orders)$"), told)
+    tab.page.route(re.compile("/api/(overview|topics/orders)$"), with_long_values)
     for view, seen in (("overview", "23 h 59 min"), ("topic", "23 h ago"), ("log", "always")):
-        shown(tab, view)
+        show(tab, view)
         tab.page.locator(".tile", has_text=seen).wait_for()
 
         assert (view, []) == (view, tab.page.evaluate(UNTIDY))
@@ -173,35 +173,35 @@ def test_tiles_fill_their_rows_and_values_their_lines(
 def test_the_theme_can_be_chosen_and_stays(
     furnished: Stage, new_tab: Callable[..., Tab]
 ) -> None:
-    """By itself it is the system's; the button goes through light and dark, and it stays."""
+    """It follows the system by default; the button's choice survives a reload."""
     tab = new_tab(furnished.origin, color_scheme="light")
 
-    def ground() -> str:
+    def background() -> str:
         return str(
             tab.page.evaluate(
                 "() => getComputedStyle(document.documentElement).backgroundColor"
             )
         )
 
-    shown(tab, "overview")
-    light = ground()
+    show(tab, "overview")
+    light = background()
     tab.page.emulate_media(color_scheme="dark")
-    dark = ground()
+    dark = background()
     assert light != dark
 
     tab.page.get_by_role("button", name="Theme: auto").click()
-    assert light == ground()
+    assert light == background()
     tab.page.get_by_role("button", name="Theme: light").click()
     tab.page.emulate_media(color_scheme="light")
     tab.page.reload()
-    assert dark == ground()
+    assert dark == background()
     tab.page.get_by_role("button", name="Theme: dark").wait_for()
 
 
-def test_the_first_page_is_light(furnished: Stage, new_tab: Callable[..., Tab]) -> None:
-    """All that the first page needs, unpacked, is below 150 KB, and from this broker alone."""
+def test_the_first_page_is_small(furnished: Stage, new_tab: Callable[..., Tab]) -> None:
+    """Everything that it loads is less than 150 KB uncompressed."""
     tab = new_tab(furnished.origin)
-    shown(tab, "overview")
+    show(tab, "overview")
     sizes = {
         answer.url.removeprefix(furnished.origin): len(answer.body())
         for answer in tab.answers
@@ -212,12 +212,12 @@ def test_the_first_page_is_light(furnished: Stage, new_tab: Callable[..., Tab]) 
     assert FIRST_PAGE_BYTES_MAX > sum(sizes.values()), sizes
 
 
-def test_the_menu_opens_where_the_screen_is_small(
+def test_small_screens_have_a_menu_button(
     furnished: Stage, new_tab: Callable[..., Tab]
 ) -> None:
-    """A button with a state that screen readers hear; Escape closes it, a choice too."""
+    """Screen readers hear its state; Escape or a choice closes the menu."""
     tab = new_tab(furnished.origin, viewport={"width": 360, "height": 740})
-    shown(tab, "overview")
+    show(tab, "overview")
     menu = tab.page.get_by_role("button", name="Menu")
     nav = tab.page.locator("nav.side")
     assert ("false", False) == (menu.get_attribute("aria-expanded"), nav.is_visible())
@@ -231,8 +231,8 @@ def test_the_menu_opens_where_the_screen_is_small(
     assert not nav.is_visible()
 
 
-class Walker:
-    """Somebody without a mouse."""
+class KeyboardUser:
+    """Uses the page without a mouse."""
 
     def __init__(self, tab: Tab) -> None:
         self._tab = tab
@@ -246,7 +246,7 @@ class Walker:
         self._keys.type(text)
 
     def at(self) -> str:
-        """Return where the focus is; it must be seen there."""
+        """Return the element that has the focus, which must be visible."""
         name, outline = self._tab.page.evaluate(
             """() => {
               const at = document.activeElement;
@@ -255,7 +255,7 @@ class Walker:
               return [name, getComputedStyle(at).outlineStyle];
             }"""
         )
-        assert outline != "none", f"the focus on {name!r} cannot be seen"
+        assert outline != "none", f"the focus on {name!r} is invisible"
         return str(name)
 
     def tab_to(self, name: str) -> None:
@@ -266,55 +266,55 @@ class Walker:
             passed.append(self.at())
             if passed[-1] == name:
                 return
-        pytest.fail(f"Tab never came to {name!r}, but to {passed}")
+        pytest.fail(f"Tab never reached {name!r}, but {passed}")
 
 
-def test_everything_is_done_with_the_keyboard_alone(
+def test_everything_works_with_the_keyboard_alone(
     furnished: Stage, new_tab: Callable[..., Tab]
 ) -> None:
-    """Skip the menu, go to a topic, publish, read it, open a dialog and leave it."""
+    """Skip the menu, open a topic, publish, read the message, open and close a dialog."""
     tab = new_tab(furnished.origin, viewport={"width": 1280, "height": 900})
-    shown(tab, "overview")
-    walker = Walker(tab)
-    walker.press("Tab")
-    assert "skip" == walker.at()
-    walker.press("Enter")
+    show(tab, "overview")
+    user = KeyboardUser(tab)
+    user.press("Tab")
+    assert "skip" == user.at()
+    user.press("Enter")
     assert "main" == tab.page.evaluate("() => document.activeElement.id")
 
-    shown(tab, "overview")
-    walker.tab_to("Topics")
-    walker.press("Enter")
+    show(tab, "overview")
+    user.tab_to("Topics")
+    user.press("Enter")
     tab.until("document.activeElement.matches('h1') && document.title.startsWith('Topics')")
-    walker.tab_to("Search topics")
-    walker.type("archive")
+    user.tab_to("Search topics")
+    user.type("archive")
     tab.until("document.querySelectorAll('tbody tr').length === 1")
-    walker.tab_to("archive")
-    walker.press("Enter")
+    user.tab_to("archive")
+    user.press("Enter")
     tab.until("document.activeElement.matches('h1') && document.title.startsWith('archive')")
-    walker.tab_to("payload")
-    walker.type('{"typed": true}')
-    walker.tab_to("Publish")
-    walker.press("Enter")
+    user.tab_to("payload")
+    user.type('{"typed": true}')
+    user.tab_to("Publish")
+    user.press("Enter")
     tab.sees("Published at offset")
     tab.until("document.querySelector('.message-preview').textContent.includes('typed')")
-    assert "Publish" == walker.at()
-    walker.tab_to("skip")
-    walker.tab_to("follow")
-    walker.press("Tab", "Enter")
+    assert "Publish" == user.at()
+    user.tab_to("skip")
+    user.tab_to("follow")
+    user.press("Tab", "Enter")
     tab.page.locator(".payload-view pre").wait_for()
 
-    shown(tab, "queues")
-    walker.tab_to("New queue…")
-    walker.press("Enter")
-    assert "queue-name" == walker.at()
-    walker.press("Escape")
-    assert "New queue…" == walker.at()
+    show(tab, "queues")
+    user.tab_to("New queue…")
+    user.press("Enter")
+    assert "queue-name" == user.at()
+    user.press("Escape")
+    assert "New queue…" == user.at()
 
 
-def test_little_pieces_of_text_are_right(furnished: Stage, new_tab: Callable[..., Tab]) -> None:
-    """Numbers, sizes, times and streams of events: values in, text out."""
+def test_values_are_formatted_correctly(furnished: Stage, new_tab: Callable[..., Tab]) -> None:
+    """Numbers, sizes and times, and the parsers of events and routes."""
     tab = new_tab(furnished.origin)
-    shown(tab, "keys")
+    show(tab, "keys")
     found = tab.page.evaluate(
         """async () => {
           const format = await import("/static/format.js");

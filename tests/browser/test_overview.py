@@ -1,4 +1,4 @@
-"""The overview while the broker is at work: its numbers, and each of its charts."""
+"""The overview while the broker is busy: its numbers and each of its charts."""
 
 import json
 from typing import Final
@@ -11,8 +11,8 @@ from tests.browser.traffic import consuming, publishing
 pytestmark = pytest.mark.slow
 
 
-def test_numbers_and_charts_move_while_messages_are_published(stage: Stage, tab: Tab) -> None:
-    """What is published over Blip is seen as it happens, in the numbers and in the charts."""
+def test_numbers_and_charts_follow_publishes(stage: Stage, tab: Tab) -> None:
+    """Publishes over Blip show up at once, in the numbers and in the charts."""
     tab.open()
     tab.until("document.querySelector('[data-number=in]')")
     assert 0 == tab.page.locator(".plot .area.of-blip").count()
@@ -32,18 +32,18 @@ CHARTS: Final = {
     "Backlog": ["Waiting", "In flight"],
     "Commit to disk": ["Median", "99th percentile"],
     "Memory": ["Process", "Messages held"],
-    "Event loop": [],  # a loop that is never late is at 0, as it should be
+    "Event loop": [],  # 0 for a loop that is never late
 }
-"""What each chart shows above 0 while there is work."""
+"""The series of each chart that are above 0 while the broker is busy."""
 
 CHART: Final = (
     "[...document.querySelectorAll('.plot')].find(one => one.ariaLabel.startsWith(%s))"
 )
 
 
-def test_every_chart_shows_its_numbers(stage: Stage, tab: Tab) -> None:
-    """A number that the page knew by another name than the broker would be 0 for ever."""
-    stage.api("POST", "/api/queues", {"name": "charted"})  # where all of it stays
+def test_every_chart_shows_its_series(stage: Stage, tab: Tab) -> None:
+    """A series whose name differs between page and broker would stay at 0."""
+    stage.api("POST", "/api/queues", {"name": "charted"})  # it keeps all messages
     tab.open()
     with publishing(stage, "charted"), consuming(stage, "charted"):
         for title, series in CHARTS.items():
@@ -56,19 +56,19 @@ def test_every_chart_shows_its_numbers(stage: Stage, tab: Tab) -> None:
     assert len(CHARTS) == tab.page.locator(".plot").count()
 
 
-def test_numbers_that_move_leave_the_focus_where_it_is(stage: Stage, tab: Tab) -> None:
-    """A keyboard is not thrown off the page each second, nor a click lost with its link."""
+def test_updates_do_not_move_the_focus(stage: Stage, tab: Tab) -> None:
+    """A keyboard user keeps the focus, and a link being clicked is not replaced."""
     tab.open()
     tab.until("document.querySelector('[data-number=log] a')")
     tab.page.evaluate(
         """() => {
           globalThis.link = document.querySelector("[data-number=log] a");
-          globalThis.said = document.querySelector("main").innerText;
+          globalThis.before = document.querySelector("main").innerText;
           link.focus();
         }"""
     )
     with publishing(stage, "focus"):
-        tab.until("document.querySelector('main').innerText !== said")
+        tab.until("document.querySelector('main').innerText !== before")
         tab.until("parseFloat(document.querySelector('[data-number=in]').textContent) > 0")
 
     assert tab.page.evaluate("() => document.activeElement === link && link.isConnected")

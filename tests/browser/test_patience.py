@@ -1,4 +1,4 @@
-"""What takes the broker long: searching for rare messages, and work on a whole log or queue."""
+"""Slow work of the broker: searches for rare messages, and work on a whole log or queue."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,15 +19,15 @@ pytestmark = pytest.mark.slow
 
 ROW: Final = "details.message"
 BETWEEN: Final = 3_500_000
-"""Ids between two messages: the broker searches 1,000,000 for a page."""
+"""Ids between two messages; the broker searches 1,000,000 for one page."""
 
 SEARCH: Final = "**/api/topics/*/messages?*"
 
-# The page's timeouts, in the hands of the test: those of changes and of /api/keys end when
-# `lose()` is called. What a view loads meanwhile keeps its own; it may still be under way.
+# Gives the test control over the page's timeouts: those of changes and of /api/keys expire when
+# `expire()` is called. Other requests of a view keep theirs, as they may still be under way.
 IMPATIENT: Final = """
 const made = [];
-const losable = [];
+const expiring = [];
 AbortSignal.timeout = () => {
   const one = new AbortController();
   made.push(one);
@@ -36,39 +36,39 @@ AbortSignal.timeout = () => {
 const plainly = fetch;
 globalThis.fetch = (address, options) => {
   const own = made.splice(0);
-  if ((options.method ?? "GET") !== "GET" || address === "/api/keys") losable.push(...own);
+  if ((options.method ?? "GET") !== "GET" || address === "/api/keys") expiring.push(...own);
   return plainly(address, options);
 };
-globalThis.lose = () => losable.splice(0).forEach((one) => one.abort());
+globalThis.expire = () => expiring.splice(0).forEach((one) => one.abort());
 """
 
-# Any other question, which the page does lose its patience with.
+# Another request, for which the page does time out.
 ASK: Final = """async () => {
   const { get, path } = await import("/static/api.js");
-  globalThis.told = get(path("keys")).catch((error) => error.message);
+  globalThis.answer = get(path("keys")).catch((error) => error.message);
 }"""
 
 
 @pytest.fixture(scope="module")
 def stage(chromium: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Run a broker with millions of ids between its first messages and the others.
+    """A broker with millions of ids between its first messages and the others.
 
-    A record stands for them, the one that a repair writes for ids that are lost.
+    One record stands for them, like the one that a repair writes for lost ids.
     """
     directory = tmp_path_factory.mktemp("patience")
     with staged(directory) as first:
         first.post("rare", "first")
         first.post("steady", "first")
         first.stop()
-    leave_out(directory, BETWEEN)
+    append_gap(directory, BETWEEN)
     with staged(directory) as stage:
         stage.post("late", "first")
         stage.post("rare", "second")
         yield stage
 
 
-def leave_out(directory: Path, count: int) -> None:
-    """Append to the log of a broker that has ended that *count* ids are gone."""
+def append_gap(directory: Path, count: int) -> None:
+    """Append a gap of *count* ids to the log of a stopped broker."""
     (segment,) = (directory / "data" / "wal").glob("*.wal")
     next_id = scan(segment.read_bytes()[HEADER_BYTES:], 1).next_id
     gap = encode_gap(next_id, next_id + count - 1)
@@ -77,7 +77,7 @@ def leave_out(directory: Path, count: int) -> None:
 
 
 class Held:
-    """Requests that are let through one by one, and at the end all."""
+    """Holds requests back; lets them through one by one, and at the end all."""
 
     def __init__(self, tab: Tab, pattern: str) -> None:
         self._page = tab.page
@@ -105,8 +105,8 @@ class Held:
         """Return the next request, once there is one."""
         end = time.monotonic() + PATIENCE_MS / 1000
         while not self._routes:
-            assert time.monotonic() < end, f"nobody asked for {self._pattern}"
-            self._page.wait_for_timeout(10)  # routes come in while Playwright is waited for
+            assert time.monotonic() < end, f"no request for {self._pattern}"
+            self._page.wait_for_timeout(10)  # Playwright handles routes during this wait
         return self._routes.pop(0)
 
     def pass_on(self) -> str:
@@ -122,7 +122,7 @@ def offsets(tab: Tab) -> list[int]:
 
 
 def without_following(tab: Tab, topic: str) -> None:
-    """Open a topic and see to it that nothing is asked for by itself."""
+    """Open a topic and turn off Follow, so that the page sends no requests by itself."""
     tab.goto_topic(topic)
     tab.page.get_by_label("Follow").uncheck()
     tab.page.locator(ROW).nth(1).wait_for()
@@ -136,15 +136,17 @@ def look_from(tab: Tab, offset: int) -> None:
 
 @contextmanager
 def aborting(tab: Tab, route: "Route") -> Iterator[None]:
-    """See that the page gives up a request meanwhile; the browser may tell so a bit later."""
+    """Assert that the page aborts a request, which the browser may report a bit later."""
     request = route.request
     with tab.page.expect_event("requestfailed", lambda failed: failed == request) as failed:
         yield
     assert "net::ERR_ABORTED" == failed.value.failure
 
 
-def test_a_rare_message_is_searched_for_until_it_is_found(stage: Stage, tab: Tab) -> None:
-    """A part of the log at a time, saying how far it is; never that there are no messages."""
+def test_a_search_for_a_rare_message_continues_until_it_is_found(
+    stage: Stage, tab: Tab
+) -> None:
+    """Part by part, with its progress; the page never says that there are no messages."""
     newest = stage.api("GET", "/api/topics/rare")["last_offset"]
     without_following(tab, "rare")
     with Held(tab, SEARCH) as held:
@@ -164,18 +166,18 @@ def test_a_rare_message_is_searched_for_until_it_is_found(stage: Stage, tab: Tab
 
 
 def test_an_older_message_is_searched_for_backwards(stage: Stage, tab: Tab) -> None:
-    """Down to it, in as many parts as the broker needs, each from where the last one ended.
+    """In as many parts as the broker needs, each from where the last one ended.
 
-    Ids that are lost cost the broker nothing on this way, and a million messages take long to
-    write: so its answers are said to be about parts of the log that have none.
+    Searching backwards skips lost ids at no cost, and a million messages would take long to
+    write, so the test fakes the broker's answers for empty parts of the log.
     """
     about = stage.api("GET", "/api/topics/rare")
     parts = {None: 3_000_000, 3_000_000: 2_000_000}
 
     def empty(route: "Route") -> None:
-        asked = parse_qs(urlsplit(route.request.url).query)
-        reached = parts.get(int(asked["from"][0]) if "from" in asked else None)
-        assert ["desc"] == asked["order"]
+        query = parse_qs(urlsplit(route.request.url).query)
+        reached = parts.get(int(query["from"][0]) if "from" in query else None)
+        assert ["desc"] == query["order"]
         if reached is None:
             route.continue_()
         else:
@@ -203,8 +205,8 @@ def test_an_older_message_is_searched_for_backwards(stage: Stage, tab: Tab) -> N
     assert not tab.page.get_by_role("button", name="Older messages").is_visible()
 
 
-def test_a_topic_that_began_late_is_not_empty(stage: Stage, tab: Tab) -> None:
-    """Its oldest message is found, however far it is from the beginning of the log."""
+def test_the_oldest_message_of_a_late_topic_is_found(stage: Stage, tab: Tab) -> None:
+    """However far it is from the start of the log."""
     tab.goto_topic("late", "?order=asc")
     tab.page.locator(ROW).wait_for()
 
@@ -212,7 +214,7 @@ def test_a_topic_that_began_late_is_not_empty(stage: Stage, tab: Tab) -> None:
 
 
 def test_a_search_that_finds_nothing_says_so_at_its_end(stage: Stage, tab: Tab) -> None:
-    """And not before."""
+    """Not before."""
     last = stage.api("GET", "/api/topics/rare")["last_offset"]
     tab.goto_topic("rare", f"?order=asc&from={last + 1}")
     tab.sees("No messages from this point on.")
@@ -220,8 +222,8 @@ def test_a_search_that_finds_nothing_says_so_at_its_end(stage: Stage, tab: Tab) 
     assert not tab.page.get_by_text("Searching").is_visible()
 
 
-def test_a_search_is_stopped_and_goes_on_where_it_was(stage: Stage, tab: Tab) -> None:
-    """With the keyboard: the button that starts it makes way for the one that stops it."""
+def test_a_search_can_be_stopped_and_resumed(stage: Stage, tab: Tab) -> None:
+    """With the keyboard: the start button turns into the stop button."""
     tab.goto_topic("rare", "?order=asc&from=1")
     tab.page.locator(ROW).wait_for()
     with Held(tab, SEARCH) as held:
@@ -242,10 +244,8 @@ def test_a_search_is_stopped_and_goes_on_where_it_was(stage: Stage, tab: Tab) ->
 
 
 @pytest.mark.parametrize("other", ["start", "page"])
-def test_a_search_ends_when_something_else_is_looked_at(
-    stage: Stage, tab: Tab, other: str
-) -> None:
-    """Another start, or another page: the broker is not asked on behalf of nobody."""
+def test_a_search_ends_when_the_user_moves_on(stage: Stage, tab: Tab, other: str) -> None:
+    """To another start or another view, so that the broker does no useless work."""
     without_following(tab, "rare")
     with Held(tab, SEARCH) as held:
         look_from(tab, 2)
@@ -263,8 +263,8 @@ def test_a_search_ends_when_something_else_is_looked_at(
     assert not tab.page.get_by_text("Searching").is_visible()
 
 
-def test_what_is_followed_may_be_rare(stage: Stage, tab: Tab) -> None:
-    """A message far behind the last one appears as any other, and nothing was left out."""
+def test_a_rare_topic_can_be_followed(stage: Stage, tab: Tab) -> None:
+    """A message far behind the last one appears like any other, without a gap."""
     tab.goto_topic("steady")
     tab.page.locator(ROW).wait_for()
     offset = stage.post("steady", "second")
@@ -310,7 +310,7 @@ LONG: Final = {
 def test_the_page_waits_for_long_work_to_end(
     stage: Stage, new_tab: Callable[..., Tab], name: str
 ) -> None:
-    """The broker goes on with it, so the page does not say that it gave up."""
+    """The broker continues with it, so the page must not report a timeout."""
     begin, address, end = LONG[name]
     if name == "replay":
         stage.overfill("slow", waiting=1, dead=1)
@@ -320,13 +320,13 @@ def test_the_page_waits_for_long_work_to_end(
     tab.open()
     with Held(tab, address) as work, Held(tab, "**/api/keys") as other:
         begin(tab)
-        asked = work.wait()
+        route = work.wait()
         tab.page.evaluate(ASK)
         other.wait()
-        tab.page.evaluate("() => lose()")
-        assert "the broker did not answer in time" == tab.page.evaluate("() => told")
-        assert asked.request.failure is None
-        asked.continue_()
+        tab.page.evaluate("() => expire()")
+        assert "the broker did not answer in time" == tab.page.evaluate("() => answer")
+        assert route.request.failure is None
+        route.continue_()
 
     tab.sees(end)
     assert not tab.page.get_by_text("did not answer in time").is_visible()

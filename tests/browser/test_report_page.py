@@ -1,4 +1,4 @@
-"""The page of `pipeline report` in a browser, on the narrow screen of a telephone."""
+"""The page of `pipeline report` in a browser, on the narrow screen of a phone."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ BROKEN: Final = """() => [...document.querySelectorAll('h1, h2, dt, caption, the
     }
     return broken;
   })"""
-"""Words of headings that are on more than one line."""
+"""Finds words in headings that span more than one line."""
 
 GAPS: Final = """() => [...document.querySelectorAll('.scroll + .scroll, .pair + .pair')]
   .map(box => box.getBoundingClientRect().top
@@ -55,22 +55,22 @@ def narrow(chromium: "Browser") -> Iterator["Page"]:
     context.close()
 
 
-def test_a_wide_table_scrolls_in_a_box_of_its_own(narrow: "Page") -> None:
-    """The page itself is as wide as the screen."""
+def test_a_wide_table_scrolls_in_its_own_box(narrow: "Page") -> None:
+    """The page itself is only as wide as the screen."""
     hidden = "boxes => boxes.map(box => box.scrollWidth - box.clientWidth)"
     boxes = narrow.locator(".scroll").evaluate_all(hidden)
 
     assert WIDTH == narrow.evaluate("document.documentElement.scrollWidth")
-    assert boxes[0] > 0, "of seven columns"
+    assert boxes[0] > 0, "a table of seven columns must scroll"
 
 
-def test_no_word_of_a_heading_is_broken(narrow: "Page") -> None:
-    """Names of topics may be, which have no place to break at."""
+def test_no_word_in_a_heading_is_broken(narrow: "Page") -> None:
+    """Topic names may be, as they have no spaces."""
     assert [] == narrow.evaluate(BROKEN)
 
 
-def test_one_table_is_apart_from_the_next(narrow: "Page") -> None:
-    """Its caption belongs to what is below it."""
+def test_tables_have_space_between_them(narrow: "Page") -> None:
+    """So that a caption visibly belongs to the table below it."""
     gaps = narrow.evaluate(GAPS)
 
     assert gaps

@@ -1,4 +1,4 @@
-"""Who gets in, what the page offers them, and what it says while the broker is away."""
+"""Signing in, what the page offers to each key, and what it shows without a broker."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 ADMIN: Final = "the-key-of-an-administrator"
-READER: Final = "the-key-of-somebody-else"
-LISTENER: Final = "the-key-of-somebody-who-only-reads"
+READER: Final = "the-key-of-another-user"
+LISTENER: Final = "the-key-of-a-reader"
 
 
 def _section(
@@ -52,10 +52,10 @@ def sign_in(tab: Tab, key: str) -> None:
     tab.button("Sign in")
 
 
-def test_without_a_key_there_is_nothing_but_the_question(
+def test_without_a_key_the_page_only_asks_for_one(
     keyed: Stage, new_tab: Callable[..., Tab]
 ) -> None:
-    """No name and no number of the broker is shown to whoever has no key."""
+    """It shows no names and no numbers of the broker."""
     tab = new_tab(keyed.origin)
     tab.open("#/topics")
     tab.page.get_by_label("API key").wait_for()
@@ -65,11 +65,11 @@ def test_without_a_key_there_is_nothing_but_the_question(
     assert [] == [a.url for a in tab.answers if a.ok and "/api/topics" in a.url]
 
 
-def test_a_key_that_is_nobodys_is_refused(keyed: Stage, new_tab: Callable[..., Tab]) -> None:
-    """One line says so, nothing is kept, and the next try is possible."""
+def test_an_unknown_key_is_refused(keyed: Stage, new_tab: Callable[..., Tab]) -> None:
+    """One line says so; the page does not store the key, and the user can try again."""
     tab = new_tab(keyed.origin)
     tab.open()
-    for key, told in (
+    for key, problem in (
         ("wrong", "Unknown API key."),
         ("two words", "A key holds only printable ASCII"),
         ("dev-key", "Unknown API key."),
@@ -77,7 +77,7 @@ def test_a_key_that_is_nobodys_is_refused(keyed: Stage, new_tab: Callable[..., T
         ("", "Enter an API key."),
     ):
         sign_in(tab, key)
-        tab.page.locator("#sign-in-problem", has_text=told).wait_for()
+        tab.page.locator("#sign-in-problem", has_text=problem).wait_for()
 
         assert "Sign in" == tab.text("h1")
         assert tab.page.evaluate("() => sessionStorage.getItem('braidmq.key')") is None
@@ -85,10 +85,10 @@ def test_a_key_that_is_nobodys_is_refused(keyed: Stage, new_tab: Callable[..., T
     tab.until("document.querySelector('h1').textContent === 'Overview'")
 
 
-def test_a_good_key_lasts_for_the_tab_until_sign_out(
+def test_a_valid_key_is_kept_in_the_tab_until_sign_out(
     keyed: Stage, new_tab: Callable[..., Tab]
 ) -> None:
-    """It survives a reload, is in no other place than this tab, and goes when told to."""
+    """It survives a reload, and is stored nowhere but in this tab."""
     tab = new_tab(keyed.origin)
     tab.open()
     sign_in(tab, ADMIN)
@@ -105,10 +105,8 @@ def test_a_good_key_lasts_for_the_tab_until_sign_out(
     tab.page.get_by_label("API key").wait_for()
 
 
-def test_a_key_sees_and_is_offered_what_it_may(
-    keyed: Stage, new_tab: Callable[..., Tab]
-) -> None:
-    """Topics of others are not there, and neither are an administrator's buttons."""
+def test_a_key_sees_only_what_it_may_use(keyed: Stage, new_tab: Callable[..., Tab]) -> None:
+    """Neither other topics nor an administrator's buttons."""
     tab = new_tab(keyed.origin)
     tab.open("#/topics")
     sign_in(tab, READER)
@@ -126,10 +124,10 @@ def test_a_key_sees_and_is_offered_what_it_may(
     assert 0 == tab.page.get_by_label("Payload", exact=True).count()
 
 
-def test_a_key_that_only_reads_is_told_so_when_it_publishes(
+def test_publishing_with_a_read_only_key_shows_an_error(
     keyed: Stage, new_tab: Callable[..., Tab]
 ) -> None:
-    """In words about the key; what was typed stays."""
+    """The error names the missing permission; the input stays."""
     tab = new_tab(keyed.origin)
     tab.open("#/topics/open.news")
     sign_in(tab, LISTENER)
@@ -141,10 +139,8 @@ def test_a_key_that_only_reads_is_told_so_when_it_publishes(
     assert "[1]" == tab.page.get_by_label("Payload", exact=True).input_value()
 
 
-def test_a_key_that_is_taken_back_ends_the_visit(
-    keyed: Stage, new_tab: Callable[..., Tab]
-) -> None:
-    """Also on a page whose own questions are answered: the live numbers are refused."""
+def test_a_revoked_key_ends_the_session(keyed: Stage, new_tab: Callable[..., Tab]) -> None:
+    """Even on a view whose own requests succeed, as the live stream is refused."""
     tab = new_tab(keyed.origin)
     tab.open("#/keys")
     sign_in(tab, ADMIN)
@@ -152,7 +148,7 @@ def test_a_key_that_is_taken_back_ends_the_visit(
     refusal = json.dumps({"error": "an API key is needed"})
     for path in ("session", "events"):
         tab.page.route(f"**/api/{path}", lambda route: route.fulfill(status=401, body=refusal))
-    # As if the broker had come back with other keys: the stream breaks and is asked for again.
+    # As if the broker had restarted with other keys: the page opens the stream again.
     tab.page.evaluate(
         """async () => {
           const live = await import("/static/live.js");
@@ -165,10 +161,10 @@ def test_a_key_that_is_taken_back_ends_the_visit(
     assert tab.page.evaluate("() => sessionStorage.getItem('braidmq.key')") is None
 
 
-def test_without_its_broker_the_page_says_so_and_comes_back(
+def test_the_page_reports_a_lost_broker_and_recovers(
     tmp_path: Path, new_tab: Callable[..., Tab]
 ) -> None:
-    """A view that was never seen waits for it; whoever signs out sees nothing any more."""
+    """A new view waits for the broker; after signing out nothing is visible."""
     with staged(tmp_path) as first:
         tab, other = new_tab(first.origin), new_tab(first.origin)
         for one in (tab, other):
@@ -191,10 +187,10 @@ def test_without_its_broker_the_page_says_so_and_comes_back(
             one.complaints.clear()
 
 
-def test_a_development_broker_is_left_and_found_again(
+def test_sign_out_and_restart_with_a_development_broker(
     tmp_path: Path, new_tab: Callable[..., Tab]
 ) -> None:
-    """Signed out is signed out; and a restart is told, and survived without a reload."""
+    """A reload does not sign in again; the page survives a restart without one."""
     with staged(tmp_path) as first:
         tab = new_tab(first.origin)
         tab.open()
@@ -210,6 +206,6 @@ def test_a_development_broker_is_left_and_found_again(
         tab.until("document.getElementById('live').textContent === 'Live'")
         tab.page.close()
 
-    # While nobody listened, the browser wrote that down; the page itself said nothing.
+    # Failed connections are in the browser's console; the page itself has no errors.
     assert [] == [c for c in tab.complaints if "net::ERR_" not in c]
     tab.complaints.clear()

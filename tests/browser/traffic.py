@@ -1,4 +1,4 @@
-"""Work for the broker while a test looks at the page: who publishes, and who takes."""
+"""Publishers and consumers that keep the broker busy while a test watches the page."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tests.browser.stage import PATIENCE_MS, Stage
 
 @contextmanager
 def publishing(stage: Stage, topic: str) -> Iterator[None]:
-    """Publish over Blip, again and again, while the block runs."""
+    """Publish over Blip continuously while the block runs."""
     enough = threading.Event()
 
     def publish() -> None:

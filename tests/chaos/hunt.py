@@ -1,10 +1,10 @@
-"""The hunt for planted bugs: proof that the simulation and the rigs can fail.
+"""The hunt for planted bugs: proof that the simulation and the chaos rigs can fail.
 
-Run with `python -m`, this module patches copies of the tree, one bug of `mutants` each, hunts
-each with the simulation, and prints how many were caught; names on the command line select
-some. `--hunt` is what runs in a copy. Mutants of queues are hunted in worlds that have queues;
-those of the Qumbed strand by killing the real daemon, as no world speaks QUIC; those of the
-admission by the tests that put all five ways in beside each other.
+Run with `python -m`, this module plants each bug of `mutants` in its own copy of the sources,
+hunts it, and prints how many were caught; names on the command line select some. Each copy runs
+this module with `--hunt`. Queue mutants are hunted in simulated worlds with queues; Qumbed
+mutants by killing the real daemon, as no simulated world speaks QUIC; admission mutants by the
+tests that compare all five ways to publish.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from braidmq.testing.ledger import Violation
 from braidmq.testing.simulation import World
 from tests.chaos.mixed_rig import MixedRig
 from tests.chaos.mutants import ADMISSION, MUTANTS, QUEUES, QUMBED, SIMULATED, Mutant
-from tests.chaos.test_mixed_kill import kill_again_and_again
+from tests.chaos.test_mixed_kill import kill_repeatedly
 from tests.simulation.test_crash import random_world
 from tests.simulation.test_faults import (
     after_full_disk,
@@ -45,10 +45,10 @@ HUNT_TIMEOUT_S: Final = 110.0
 RIGS: Final = 10
 RIG_KILLS: Final = 8
 RIGS_TIMEOUT_S: Final = 600.0
-"""What is left to chance when a process is killed takes more than one attempt."""
+"""Killing a process at random moments takes more than one attempt to hit a bug."""
 
 ROUNDS: Final = {QUMBED: RIGS, ADMISSION: 1}
-"""How often a hunt is repeated, where it is not by SEEDS."""
+"""How many rounds a hunt takes, where SEEDS does not apply."""
 
 ADMISSION_TESTS: Final = "tests/integration/test_admission.py"
 
@@ -60,12 +60,14 @@ def plant(mutant: Mutant, into: Path) -> None:
     for edit in mutant.edits:
         file = into / "braidmq" / edit.path
         text = file.read_text(encoding="utf-8")
-        assert 1 == text.count(edit.old), f"{mutant.name}: does not fit {edit.path} once"
+        assert 1 == text.count(edit.old), (
+            f"{mutant.name}: does not match {edit.path} exactly once"
+        )
         file.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
 
 
 def catch(mutant: Mutant) -> str:
-    """Hunt one mutant; return how it was caught, or nothing."""
+    """Hunt one mutant; return how it was caught, or an empty string."""
     with tempfile.TemporaryDirectory(prefix="braidmq-mutant-") as directory:
         plant(mutant, Path(directory))
         path = os.pathsep.join([directory, str(ROOT)])
@@ -87,19 +89,19 @@ HUNT: Final = "--hunt"
 
 
 def hunt(where: str) -> str:
-    """Run worlds until one breaks a promise; return which and how, or nothing."""
+    """Run worlds until one breaks a promise; return which and how, or an empty string."""
     for seed in range(ROUNDS.get(where, SEEDS)):
         try:
             for kind, verdict in JUDGES[where](seed):
                 if verdict:
                     return f"seed {seed}, {kind}: {verdict[0].kind}"
-        except Exception as error:  # noqa: BLE001 - a broker that breaks is caught as well
+        except Exception as error:  # noqa: BLE001 - a crash of the broker counts as caught
             return f"seed {seed}: {type(error).__name__}: {error}"[:200]
     return ""
 
 
 def verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
-    """Put one seed through every kind of misfortune."""
+    """Put the world of one seed through every kind of failure."""
     yield "crashes", random_world(seed)
     for kind, error in (("EIO", errno.EIO), ("ENOSPC", errno.ENOSPC)):
         world = World(seed)
@@ -115,7 +117,7 @@ def verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
 
 
 def queue_verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
-    """Put one seed of a world with queues through every kind of misfortune."""
+    """Put the world with queues of one seed through every kind of failure."""
     yield "crashes", random_queue_world(seed)
     yield "EIO", io_error_world(seed) or []
     yield "ENOSPC", no_space_world(seed)
@@ -123,17 +125,17 @@ def queue_verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
 
 
 def qumbed_verdicts(seed: int) -> Iterator[tuple[str, list[Violation]]]:
-    """Kill the real daemon again and again under load on three strands."""
+    """Kill the real daemon repeatedly under load on three strands."""
     with tempfile.TemporaryDirectory(prefix="braidmq-rig-") as directory:
         rig = MixedRig(Path(directory), seed=seed)
         try:
-            yield "kills", asyncio.run(kill_again_and_again(rig, RIG_KILLS, drains=1))
+            yield "kills", asyncio.run(kill_repeatedly(rig, RIG_KILLS, drains=1))
         finally:
             rig.close()
 
 
 def admission_verdicts(_: int) -> Iterator[tuple[str, list[Violation]]]:
-    """Publish in every way that there is to queues that are full."""
+    """Publish to full queues in every way there is."""
     options = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
     config = ["-c", str(ROOT / "pyproject.toml"), str(ROOT / ADMISSION_TESTS)]
     tested = subprocess.run(
@@ -146,9 +148,9 @@ def admission_verdicts(_: int) -> Iterator[tuple[str, list[Violation]]]:
     lines = tested.stdout.splitlines()
     failed = [line.removeprefix("FAILED ") for line in lines if line.startswith("FAILED ")]
     if tested.returncode not in {0, 1} or bool(failed) != bool(tested.returncode):
-        # The tests did not run, which says nothing of the mutant: the hunt itself has failed.
+        # The tests did not run, which says nothing about the mutant: the hunt itself failed.
         raise SystemExit(tested.stdout + tested.stderr)
-    yield "ways in", [Violation(line.partition(" - ")[0], line) for line in failed]
+    yield "admission", [Violation(line.partition(" - ")[0], line) for line in failed]
 
 
 JUDGES: Final[dict[str, Callable[[int], Iterator[tuple[str, list[Violation]]]]]] = {
@@ -160,7 +162,7 @@ JUDGES: Final[dict[str, Callable[[int], Iterator[tuple[str, list[Violation]]]]]]
 
 
 def main(names: list[str]) -> int:
-    """Hunt the mutants of these names, or all; return the exit code."""
+    """Hunt the mutants with these names, or all; return the exit code."""
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
     caught = 0
     for mutant in chosen:

@@ -1,8 +1,8 @@
-"""The rig with clients of all strands: queues over Vibe; over Blip and Qumbed the same topics.
+"""The rig with clients of all strands: queues over Vibe, the same topics over Blip and Qumbed.
 
-Publishers of each strand publish to all queues. What a queue owes, gives and takes is in the
-same ledger, and judged by `queue_books`; so is what Qumbed's subscribers, who come back under
-their keys, are owed and handed, judged by `follower_books`.
+Publishers of every strand publish to all queues. One ledger records what happens on all of
+them: `queue_books` checks the queues, and `follower_books` the Qumbed subscribers, which
+reconnect under their keys.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Final
 from braidmq.testing import ledger as kinds
 from braidmq.testing.clients import Client, Consumer, Plan, Publisher
 from braidmq.testing.follower_books import check_followers
-from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Violation, check
+from braidmq.testing.ledger import DEAD_LETTER_PREFIX, Violation
 from braidmq.testing.queue_books import check_queues
 from braidmq.testing.qumbed_clients import (
     FOLLOWERS,
@@ -38,28 +38,28 @@ from tests.chaos.rig import PACE_S, PUBLISHER_PACE_S, Carrier, Rig
 
 _READERS: Final = [plan for plan in WATCHERS if plan.topic.startswith(DEAD_LETTER_PREFIX)]
 PUBLISHERS: Final = ("vibe", "vibe", "blip", "qumbed", "qumbed")
-"""What each of them speaks."""
+"""The strand of each publisher."""
 
 QUMBED_PREFIX: Final = "qumbed "
-"""How the names of Qumbed's clients begin."""
+"""The prefix of the names of Qumbed clients."""
 
 TAKE_WITHIN_S: Final = 5.0
 SETTINGS: Final = {
-    # Long after what is taken as confirmed in time, however slow the machine is.
+    # Much longer than TAKE_WITHIN_S, however slow the machine is.
     "BRAIDMQ_VIBE__ACK_TIMEOUT_MS": "20000",
-    # A kill takes what is on the wire, and that was an attempt.
+    # A kill loses deliveries on the wire, and those count as attempts.
     "BRAIDMQ_VIBE__MAX_RETRIES": "6",
     "BRAIDMQ_QUMBED__OFFLINE_S": "3600",
-    # Less than what comes in a moment: who is slow must be given the rest from the log.
+    # Less than a short burst: a slow subscriber must get the rest from the log.
     "BRAIDMQ_QUMBED__WINDOW_BYTES": "8192",
 }
 
 Role = Plan | QueuePlan | FollowerPlan | str
-"""Whose consumer a client is, or what it speaks as a publisher."""
+"""The plan of a consumer, or the strand of a publisher."""
 
 
 class VibeCarrier(Carrier):
-    """Carries a client that speaks Vibe."""
+    """The connection of a Vibe client."""
 
     client: VibeClient | None = None
 
@@ -77,7 +77,7 @@ class VibeCarrier(Carrier):
 
 
 class MixedRig(Rig):
-    """One data directory, its lives, and the ledger of all strands."""
+    """One data directory, its broker with clients of all strands, and one ledger."""
 
     scene: QumbedScene
 
@@ -88,13 +88,13 @@ class MixedRig(Rig):
         super().__post_init__()
 
     def new_scene(self) -> QumbedScene:
-        """Return what the clients share."""
+        """Return the state that all clients share."""
         return QumbedScene(
             self.rng, self.ledger, now_s=time.monotonic, take_within_s=TAKE_WITHIN_S
         )
 
     def start(self) -> None:
-        """Start the broker; it is who it was."""
+        """Start the broker, and check that its gateway key is the same as before."""
         self.ledger.note(kinds.RESTART)
         self.daemon.start()
         known = self.scene.gateway_key
@@ -102,7 +102,7 @@ class MixedRig(Rig):
         self.scene.gateway_key = self.daemon.gateway_key
 
     def load(self) -> list[Coroutine[None, None, None]]:
-        """Return what the clients do, each for as long as the broker is there."""
+        """Return the clients' work, each for as long as the broker runs."""
         works = [
             self._keep_at(plan, may_break=not plan.ordered, pace_s=PACE_S) for plan in WATCHERS
         ]
@@ -112,7 +112,7 @@ class MixedRig(Rig):
         ]
         works += [self._keep_at(plan, may_break=True, pace_s=PACE_S) for plan in FOLLOWERS]
         for plan in (*QUEUES, *LETTERS):
-            # A deletion that was on its way when its connection broke could come at any time.
+            # A deletion in flight when its connection is lost could take effect at any time.
             may_break = not plan.comes_and_goes
             works += [
                 self._keep_at(plan, may_break=may_break, pace_s=PACE_S)
@@ -120,16 +120,16 @@ class MixedRig(Rig):
             ]
         return works
 
-    def _may_come(self, role: Role) -> bool:
-        """Say whether its time has come: Blip's dead letters need a reader first."""
+    def _may_start(self, role: Role) -> bool:
+        """Say whether this role may start: Blip's dead letters need a reader first."""
         if isinstance(role, QueuePlan) or role in _READERS:
             return True
         return all(plan in self.scene.subscriptions for plan in _READERS)
 
     async def _keep_at(self, role: Role, *, may_break: bool, pace_s: float) -> None:
-        """Have a client of this role there; when its connection breaks, another one."""
+        """Keep a client of this role connected; replace it when its connection is lost."""
         while True:
-            if not self._may_come(role):
+            if not self._may_start(role):
                 await asyncio.sleep(pace_s)
                 continue
             try:
@@ -141,22 +141,22 @@ class MixedRig(Rig):
                 if isinstance(carrier, QumbedCarrier):
                     carrier.raise_fault()
                     if carrier in self._followers:
-                        # No acknowledgement says what has come: it hears all there is.
+                        # Without acknowledgements it must read everything that was sent.
                         await carrier.leave()
             finally:
                 carrier.abort()
 
     async def rest(self, tasks: list["asyncio.Task[None]"]) -> None:
-        """End the load, after the broker is gone and what it had sent is read.
+        """Stop the load, after the broker is gone and everything it had sent is read.
 
-        Followers have been handed what is in their sockets.
+        Followers must read what is in their sockets: the broker counts it as delivered.
         """
         with suppress(OSError):
             heard = -1
             while heard != (heard := sum(carrier.heard_bytes for carrier in self._followers)):
                 for carrier in list(self._followers):
                     carrier.read_on()
-                for _ in range(3):  # turns of the loop: to read, to hand on, to be woken
+                for _ in range(3):  # turns of the event loop: to read, to pass on, to be woken
                     await asyncio.sleep(0)
         await super().rest(tasks)
         for carrier in self._followers:
@@ -164,7 +164,7 @@ class MixedRig(Rig):
         self._followers.clear()
 
     def act(self, client: Client) -> None:
-        """Let a client act."""
+        """Let a client take one step."""
         if isinstance(client, Publisher):
             names = [plan.name for plan in self.scene.publishable()]
             client.publish(self.rng.choices(names, k=self.rng.randint(1, 4)))
@@ -202,14 +202,14 @@ class MixedRig(Rig):
         return carrier
 
     async def connect_drainers(self) -> list[Carrier]:
-        """Connect those who take everything."""
+        """Connect the consumers that take every message."""
         carriers = await super().connect_drainers()
         for plan in (*QUEUES, *LETTERS):
             carriers += [await self.connect_as(plan) for _ in range(plan.consumers)]
         return [*carriers, *[await self.connect_as(plan) for plan in FOLLOWERS]]
 
     async def drain_once(self, carrier: Carrier) -> int:
-        """Take what comes now, and return how much that was."""
+        """Take the messages that come now, and return how many they were."""
         drainer = carrier.client
         if isinstance(drainer, Consumer):
             return await super().drain_once(carrier)
@@ -226,22 +226,16 @@ class MixedRig(Rig):
         await carrier.answered(0)
         return drainer.acknowledged - before
 
-    def is_something_left(self, carriers: list[Carrier]) -> bool:
-        """Say whether a queue holds messages that were not taken yet."""
+    def has_backlog(self, carriers: list[Carrier]) -> bool:
+        """Say whether a queue reports waiting messages."""
         clients = [carrier.client for carrier in carriers]
         return any(isinstance(client, VibeConsumer) and client.left for client in clients)
 
     def verdict(self) -> list[Violation]:
-        """Return what the ledger shows after all was drained."""
-        for subscription in self.scene.subscriptions.values():
-            self.ledger.drained(subscription)
+        """Return the violations in the ledger after everything was drained."""
         for plan in (*QUEUES, *LETTERS):
             self.ledger.note(kinds.QUEUE_DRAINED, plan.name)
         for follower in FOLLOWERS:
             for topic in follower.topics:
                 self.ledger.follower(kinds.FOLLOWER_DRAINED, follower.key, topic)
-        return [
-            *check(self.ledger),
-            *check_queues(self.ledger),
-            *check_followers(self.ledger),
-        ]
+        return [*super().verdict(), *check_queues(self.ledger), *check_followers(self.ledger)]

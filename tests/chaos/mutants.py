@@ -1,6 +1,6 @@
-"""Planted bugs: patches of the sources, each of which breaks one promise.
+"""Planted bugs: patches to the sources, each of which breaks one promise.
 
-Each must fit exactly once. `hunt` plants them and looks for them; where, each one says.
+Each edit must match exactly once. `hunt` plants the bugs and checks that they are caught.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ SIMULATED: Final = ""
 QUEUES: Final = "queues"
 QUMBED: Final = "qumbed"
 ADMISSION: Final = "admission"
-"""Where a mutant is hunted."""
+"""Which checks must catch a mutant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Text of one file, and what takes its place."""
+    """A replacement in one file."""
 
     path: str
     old: str
@@ -120,7 +120,7 @@ MUTANTS: Final = (
         ),
     ),
     _mutant(
-        "what was acknowledged comes back after a restart",
+        "acknowledged messages are redelivered after a restart",
         (
             "broker/delivery/channels.py",
             "        for after, last in made.ranges:\n",
@@ -128,7 +128,7 @@ MUTANTS: Final = (
         ),
     ),
     _mutant(
-        "a dead letter is lost on its way",
+        "a replayed dead letter is not on its topic",
         (
             "broker/state.py",
             "    topic.last_id = record_id\n",
@@ -136,7 +136,7 @@ MUTANTS: Final = (
         ),
     ),
     _mutant(
-        "a dead letter leaves its message behind",
+        "a dead letter does not settle its message",
         ("broker/state.py", "    if stored.settles_subscription:\n", "    if False:\n"),
     ),
     _mutant(
@@ -144,11 +144,11 @@ MUTANTS: Final = (
         ("wal/segment.py", "self.file.truncate(self.size)", "self.size = self.file.size()"),
     ),
     _mutant(
-        "a snapshot is not synced before it gets its name",
+        "a snapshot is not synced before it is renamed",
         ("wal/snapshots.py", "    try:\n        file.fsync()\n", "    try:\n        pass\n"),
     ),
     _mutant(
-        "retention does not ask the subscriptions",
+        "retention ignores the subscriptions",
         ("broker/delivery/subscriptions.py", "needed = min(needed, floor + 1)", "del floor"),
     ),
     _mutant(
@@ -168,7 +168,7 @@ MUTANTS: Final = (
         ),
     ),
     _mutant(
-        "the ids of refused publishes are not taken back",
+        "the ids of refused publishes are not reused",
         ("broker/outgoing.py", "        self.next_id = from_id\n", ""),
     ),
     _of_queues(
@@ -225,7 +225,7 @@ MUTANTS: Final = (
         ),
     ),
     _of_queues(
-        "a dead letter leaves its message in the queue",
+        "a dead letter does not settle its message in the queue",
         ("broker/delivery/queue.py", "        settled.add(after_id, message_id)\n", ""),
     ),
     _of_queues(
@@ -237,7 +237,7 @@ MUTANTS: Final = (
         ),
     ),
     _of_queues(
-        "a fan-out is settled when it is handed out",
+        "a fan-out is settled on delivery",
         (
             "broker/delivery/pushing.py",
             "            progress.attempts[entry.id] = entry.attempts\n",
@@ -286,11 +286,11 @@ MUTANTS: Final = (
         ),
     ),
     _of_queues(
-        "a snapshot counts what a record behind it counts again",
+        "a snapshot counts what a later record counts again",
         ("broker/state.py", "last_id = broker.full_barrier()", "last_id = broker.barrier()"),
     ),
     _of_queues(
-        "retention does not ask the queues",
+        "retention ignores the queues",
         (
             "broker/broker.py",
             "            self.queues.needed_id(committed_id),\n",
@@ -319,7 +319,7 @@ MUTANTS: Final = (
         ),
     ),
     _of_qumbed(
-        "what is under way to a follower counts as received",
+        "unsent deliveries to a follower count as received",
         (
             "broker/delivery/followers.py",
             "            if self.unreceived:\n",
@@ -327,7 +327,7 @@ MUTANTS: Final = (
         ),
     ),
     _of_qumbed(
-        "a follower is not found again after a restart",
+        "a follower is not restored after a restart",
         (
             "broker/state.py",
             "        _add_follower(broker, record_id, topic_name, principal, key, record_id)\n",
@@ -347,7 +347,7 @@ MUTANTS: Final = (
         ),
     ),
     _of_qumbed(
-        "whom a message is for is not read from the log",
+        "the recipient of a message is not read from the log",
         (
             "broker/marks.py",
             '    if _RECIPIENT not in block:\n        return b""\n',
@@ -384,7 +384,7 @@ MUTANTS: Final = (
         ),
     ),
     _of_admission(
-        "a parked publisher is not told that the log refuses",
+        "a blocked publisher is not told that the log refuses",
         (
             "broker/admission.py",
             "self._draining or reason\n        self._queues.wake_blocked()\n",
@@ -392,7 +392,7 @@ MUTANTS: Final = (
         ),
     ),
     _of_admission(
-        "a repeat of a redirected publish makes another dead letter",
+        "a duplicate of a redirected publish makes another dead letter",
         (
             "broker/broker.py",
             "        if dedup_id:\n",
@@ -405,9 +405,9 @@ QUICK: Final = (
     "acknowledge before the sync",
     "acknowledgements are not written",
     "ids are reused after a crash",
-    "a dead letter leaves its message behind",
+    "a dead letter does not settle its message",
     "PublishAck is sent before the commit",
     "an acknowledgement in a queue is not recorded",
     "a deletion is not recorded",
 )
-"""Mutants that the suite hunts each time, quickly caught and each of another kind."""
+"""Mutants that every run of the suite hunts: quick to catch, and each of a different kind."""

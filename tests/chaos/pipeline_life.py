@@ -1,4 +1,4 @@
-"""One life of some pipelines, in one JVM: what `test_pipeline_kill` starts and kills."""
+"""One process that runs some pipelines in one JVM; `test_pipeline_kill` starts and kills it."""
 
 import json
 import sys
@@ -20,30 +20,32 @@ from tests.integration.spark.outputs import SCHEMAS, TEMPERATURE, TOPICS
 from tests.integration.spark.rolled import RULES, SCHEMA
 
 ROLLED: Final = "temp"
-AGAIN: Final = "again"
+REPLAY_TOPIC: Final = "again"
 BEGUN: Final = "{} has begun"
 ENDED: Final = "{} has ended"
 TYPED: Final = typed.parse_typed(f"{t}={s}" for t, s in SCHEMAS.items() if s == TEMPERATURE)
 
 
 def tell(line: str) -> None:
-    """Say a line where the test finds it."""
+    """Write a line to where the test reads it."""
     sys.stderr.write(f"{line}\n")
 
 
-def main(given: dict[str, Any]) -> int:
-    """Run rows of them at once, and those of a row in turn; return how many have failed."""
-    config, sink = given["config"], given["sink"]
+def main(arguments: dict[str, Any]) -> int:
+    """Run the given lists of pipelines in parallel, each in order; return how many failed."""
+    config, sink = arguments["config"], arguments["sink"]
 
     def plan(name: str, topics: tuple[str, ...], **more: str) -> Plan:
-        source = {"path": given["log"], "subscribe": ",".join(topics), **more}
-        return Plan(source, Path(given["out"], name), master=given["master"], config=config)
+        source = {"path": arguments["log"], "subscribe": ",".join(topics), **more}
+        return Plan(
+            source, Path(arguments["out"], name), master=arguments["master"], config=config
+        )
 
-    limit = {"maxOffsetsPerTrigger": str(given["limit"])}
-    ended = {"endingOffsets": given["end"]}
+    limit = {"maxOffsetsPerTrigger": str(arguments["limit"])}
+    ended = {"endingOffsets": arguments["end"]}
     rolling = rollup.RollupOptions(SCHEMA, rules=RULES, close=True, sink=sink)
-    again = replay.ReplayOptions("killed", sink, None, AGAIN, given["rate"])
-    lives: dict[str, Callable[[], None]] = {
+    again = replay.ReplayOptions("killed", sink, None, REPLAY_TOPIC, arguments["rate"])
+    commands: dict[str, Callable[[], None]] = {
         "archive": lambda: archive(plan("archive", TOPICS, **limit), tell),
         "delta": lambda: archive(replace(plan("delta", TOPICS, **limit), format=DELTA), tell),
         "typed": lambda: typed.typed(plan("typed", TOPICS, **limit), TYPED, tell),
@@ -53,18 +55,18 @@ def main(given: dict[str, Any]) -> int:
     }
     failed: list[BraidError] = []
 
-    def live(names: list[str]) -> None:
+    def run_all(names: list[str]) -> None:
         for name in names:
             tell(BEGUN.format(name))
             try:
-                lives[name]()
+                commands[name]()
                 tell(ENDED.format(name))
             except BraidError as error:
                 tell(f"{type(error).__name__}: {error}")
                 failed.append(error)
 
     assert Run("all", plan("archive", TOPICS), tell).spark is not None
-    threads = [Thread(target=live, args=(names,)) for names in given["pipelines"]]
+    threads = [Thread(target=run_all, args=(names,)) for names in arguments["pipelines"]]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""What carries a Qumbed client of the rig: one stream of a QUIC connection of its own."""
+"""Connects a Qumbed client of the rig: one stream on a QUIC connection of its own."""
 
 import asyncio
 from typing import Final
@@ -10,11 +10,11 @@ from braidmq.wire.qumbed import frames, messages
 from tests.chaos.rig import ANSWER_TIMEOUT_S, Carrier
 
 LIMITS: Final = QuicLimits(stream_window_bytes=16 * 1024, connection_window_bytes=64 * 1024)
-"""Small windows: one who reads nothing for a moment fills them."""
+"""Small windows, which a client that stops reading fills quickly."""
 
 
 class QumbedCarrier(Carrier):
-    """Carries a client that speaks Qumbed; to its stream it is the connection."""
+    """The connection of a Qumbed client; it also serves as its stream's handler."""
 
     client: QumbedClient | None = None
 
@@ -29,11 +29,11 @@ class QumbedCarrier(Carrier):
 
     @classmethod
     async def connect(cls, port: int, fingerprint: str) -> "QumbedCarrier":
-        """Return one whose handshake is done; it has no client yet."""
+        """Return a carrier whose handshake is done; it has no client yet."""
         trust = Trust(fingerprint=fingerprint)
         return cls(await connect("127.0.0.1", port, trust=trust, limits=LIMITS))
 
-    # What the stream says.
+    # Called by the stream.
 
     def receive(self, data: bytes) -> None:
         assert self.client is not None
@@ -42,7 +42,7 @@ class QumbedCarrier(Carrier):
         try:
             while (payload := self._decoder.next_payload()) is not None:
                 self.client.receive(messages.read_frame(payload))
-        except Exception as error:  # noqa: BLE001 - the loop would swallow it; whoever waits raises it
+        except Exception as error:  # noqa: BLE001 - the loop would swallow it; `raise_fault` raises it
             self._fault = error
             self.gone.set()
         self.heard.set()
@@ -52,18 +52,18 @@ class QumbedCarrier(Carrier):
         self.heard.set()
 
     def set_writable(self, writable: bool) -> None:
-        pass  # bursts are small, and wait for their answers
+        pass  # bursts are small, and the client waits for the answers
 
     def lost(self) -> None:
         self.finish_input()
 
-    # What the rig does.
+    # Called by the rig.
 
     def send(self, data: bytes) -> None:
         self._wire.write(data)
 
     async def answered(self, unanswered_max: int) -> None:
-        """Wait until at most so much is unanswered, reading or not as the client wants."""
+        """Wait until at most *unanswered_max* requests are open, unless reading is paused."""
         is_paused = isinstance(self.client, QumbedFollower) and self.client.is_paused
         if is_paused and not self._reads_on:
             self._wire.pause_reading()
@@ -73,24 +73,24 @@ class QumbedCarrier(Carrier):
         self.raise_fault()
 
     def raise_fault(self) -> None:
-        """Raise what a frame did to the client, if any did."""
+        """Raise the exception that a frame caused in the client, if any."""
         if self._fault is not None:
             raise self._fault
 
     def read_on(self) -> None:
-        """Read whatever comes, from now on."""
+        """Read everything from now on, whatever the client wants."""
         self._reads_on = True
         self._wire.resume_reading()
 
     async def leave(self) -> None:
-        """Say that no more is wanted, and hear all that was sent before."""
+        """End the stream, and read everything that was sent before."""
         self.read_on()
         self._wire.finish_output()
         await asyncio.wait_for(self.gone.wait(), ANSWER_TIMEOUT_S)
         self.raise_fault()
 
     def abort(self) -> None:
-        """Break the connection off."""
+        """Drop the connection."""
         self._quic.carrier.close()
         self._quic.close_socket()
         self._quic.carrier.end(0, "")

@@ -1,7 +1,7 @@
-"""The rig of the chaos tests: the real daemon in its own process, and clients over sockets.
+"""The rig of the chaos tests: the real daemon in its own process, with clients over sockets.
 
-Starting Python takes longer than a life under chaos lasts. So a launcher imports the program
-once and forks for each life; what runs is `braidmq serve`, from its arguments on.
+Starting Python takes longer than the daemon lives between two kills. So a launcher imports the
+program once and forks for each run; the child runs `braidmq serve` with its arguments.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from braidmq.testing.clients import (
     Publisher,
     Scene,
 )
-from braidmq.testing.ledger import Ledger
+from braidmq.testing.ledger import Ledger, Violation, check
 from braidmq.wire.blip import frames
 
 BACKOFF_MAX_S: Final = 0.3
 PACE_S: Final = 0.004
 PUBLISHER_PACE_S: Final = 0.02
-"""Between two acts of one client: load, not a flood that hides everything behind itself."""
+"""The pause between two steps of a client: enough load, but not a flood."""
 
 UNANSWERED_MAX: Final = 4
 LOOK_S: Final = 0.002
@@ -49,8 +49,8 @@ SETTINGS: Final = {
     "BRAIDMQ_WAL__RETENTION_HOURS": "0.0002",
     "BRAIDMQ_DELIVERY__RETRY_BACKOFF_MS": "100",
     "BRAIDMQ_DELIVERY__RETRY_BACKOFF_MAX_MS": str(int(BACKOFF_MAX_S * 1000)),
-    # A kill takes what is on the wire, and a delivery counts when it is handed out: high enough
-    # that no message comes to its last chance, behind others, before its consumer saw it.
+    # A kill loses deliveries on the wire, and those count as attempts. So this must be high
+    # enough that no message comes to its last attempt before a consumer has seen it.
     "BRAIDMQ_DELIVERY__MAX_RETRIES": "6",
     "BRAIDMQ_DELIVERY__WINDOW": "64",
 }
@@ -63,7 +63,7 @@ while line := sys.stdin.readline():
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # closed, it would be a socket's number
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a socket must not get this number
         sys.argv = ["braidmq", *json.loads(line)]
         run()
     print(pid, flush=True)
@@ -71,7 +71,7 @@ while line := sys.stdin.readline():
 
 
 class Daemon:
-    """The broker's process, one life after the other."""
+    """The broker's process, started and killed many times."""
 
     def __init__(
         self, directory: Path, data_dir: Path, settings: dict[str, str], *, qumbed: str = "off"
@@ -94,12 +94,12 @@ class Daemon:
         self.pid = 0
         self.port = 0
         self.vibe_port = 0
-        self.qumbed_port = 0  # while it is on, as the two below
+        self.qumbed_port = 0  # set while Qumbed is on, like the two below
         self.fingerprint = ""
         self.gateway_key = b""
 
     def start(self) -> None:
-        """Start it, and wait until it accepts connections."""
+        """Start the broker, and wait until it accepts connections."""
         assert self._launcher.stdin is not None
         assert self._launcher.stdout is not None
         self._ready_file.unlink(missing_ok=True)
@@ -108,8 +108,8 @@ class Daemon:
         self.pid = int(self._launcher.stdout.readline())
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._ready_file.exists():
-            assert self.is_alive(), f"it does not start: {self.last_words()}"
-            assert time.monotonic() < deadline, "it does not get ready"
+            assert self.is_alive(), f"the broker did not start: {self.last_words()}"
+            assert time.monotonic() < deadline, "the broker did not get ready"
             time.sleep(LOOK_S)
         facts = json.loads(self._ready_file.read_text())
         self.port = int(facts["blip"].rpartition(":")[2])
@@ -120,7 +120,7 @@ class Daemon:
             self.gateway_key = bytes.fromhex(facts["gateway_public_key"])
 
     def is_alive(self) -> bool:
-        """Say whether the process is there."""
+        """Say whether the process is running."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -128,26 +128,26 @@ class Daemon:
         return True
 
     def kill(self) -> None:
-        """Kill it as `kill -9` does, and wait until it is gone."""
+        """Kill the broker as `kill -9` does, and wait until it is gone."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         while self.is_alive():
             time.sleep(LOOK_S)
 
     def close(self) -> None:
-        """End everything."""
+        """Kill the broker and the launcher."""
         if self.pid:
             self.kill()
         with self._launcher:
             self._launcher.kill()
 
     def last_words(self) -> str:
-        """Return the end of what it logged."""
+        """Return the last lines of the broker's log."""
         return self._log.read_text()[-2000:]
 
 
 class Carrier(asyncio.Protocol):
-    """Carries a client over a socket, whatever it speaks."""
+    """The connection of a client over a socket, whatever protocol it speaks."""
 
     client: Client | None = None
 
@@ -169,12 +169,12 @@ class Carrier(asyncio.Protocol):
             self.transport.write(data)
 
     def abort(self) -> None:
-        """Break the connection off."""
+        """Drop the connection."""
         assert self.transport is not None
         self.transport.abort()
 
     async def answered(self, unanswered_max: int) -> None:
-        """Wait until at most so much is unanswered, or the connection is gone."""
+        """Wait until at most *unanswered_max* requests are open, or the connection is gone."""
         assert self.client is not None
         while self.client.unanswered > unanswered_max and not self.gone.is_set():
             self.heard.clear()
@@ -182,7 +182,7 @@ class Carrier(asyncio.Protocol):
 
 
 class SocketClient(Carrier):
-    """Carries a client that speaks Blip."""
+    """The connection of a Blip client."""
 
     client: BlipClient | None = None
 
@@ -200,7 +200,7 @@ class SocketClient(Carrier):
 
 @dataclass
 class Rig:
-    """One data directory, its lives, and the ledger of all of them."""
+    """One data directory, the broker that runs on it again and again, and one ledger."""
 
     directory: Path
     seed: int
@@ -217,16 +217,16 @@ class Rig:
         self.daemon = Daemon(self.directory, data_dir, self.settings, qumbed=self.qumbed)
 
     def new_scene(self) -> Scene:
-        """Return what the clients share."""
+        """Return the state that all clients share."""
         return Scene(self.rng, self.ledger)
 
     def close(self) -> None:
-        """End all processes."""
+        """Kill all processes."""
         self.daemon.close()
         self.ledger.close()
 
     async def live(self, seconds: float) -> list["asyncio.Task[None]"]:
-        """Put load on the broker for a while; return who is still at it."""
+        """Put load on the broker for a while; return the tasks of the clients."""
         tasks = [asyncio.create_task(work) for work in self.load()]
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for task in tasks:
@@ -235,14 +235,14 @@ class Rig:
         return tasks
 
     def load(self) -> list[Coroutine[None, None, None]]:
-        """Return what the clients do, each for as long as the broker is there."""
+        """Return the clients' work, each for as long as the broker runs."""
         works = [self._keep(None) for _ in range(PUBLISHERS)]
         for plan in PLANS:
             works += [self._keep(plan, number) for number in range(plan.consumers)]
         return works
 
     async def rest(self, tasks: list["asyncio.Task[None]"]) -> None:
-        """End the load, after the broker is gone."""
+        """Stop the load, after the broker is gone."""
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -250,7 +250,7 @@ class Rig:
                 raise result
 
     async def _keep(self, role: Plan | None, number: int = 0) -> None:
-        """Have a client of this role there; when its connection breaks, another one."""
+        """Keep a client of this role connected; replace it when its connection is lost."""
         while True:
             waits = role not in self.scene.roles()
             second = number > 0 and role not in self.scene.subscriptions
@@ -272,7 +272,7 @@ class Rig:
         await self.work(carrier, may_break=may_break, pace_s=pace_s)
 
     async def work(self, carrier: Carrier, *, may_break: bool, pace_s: float) -> None:
-        """Have a client act until its connection is gone, or broken by itself."""
+        """Let a client work until its connection is lost or it drops it itself."""
         assert carrier.client is not None
         while not carrier.gone.is_set():
             if may_break and self.rng.random() < BREAK_CHANCE:
@@ -282,11 +282,11 @@ class Rig:
             await asyncio.sleep(pace_s)
 
     def act(self, client: Client) -> None:
-        """Let a client act."""
+        """Let a client take one step."""
         client.act()
 
     async def connect(self, role: Plan | None) -> SocketClient:
-        """Connect a client."""
+        """Connect a consumer of a plan, or a publisher."""
         loop = asyncio.get_running_loop()
         _, carrier = await loop.create_connection(SocketClient, "127.0.0.1", self.daemon.port)
         name = self.new_name()
@@ -297,38 +297,59 @@ class Rig:
         return carrier
 
     def new_name(self) -> str:
-        """Return a name that no connection has had."""
+        """Return a name that no connection has had yet."""
         self._names += 1
         return f"{self.daemon.pid}.{self._names}"
 
+    def start(self) -> None:
+        """Start the broker."""
+        self.daemon.start()
+
+    async def drain_and_judge(self, drains: int = 2) -> list[Violation]:
+        """Drain the broker, kill it and drain it again; return the violations.
+
+        Messages taken in the first round must not come back in the second.
+        """
+        for _ in range(drains):
+            self.start()
+            await self.drain()
+            self.daemon.kill()
+        return self.verdict()
+
+    def verdict(self) -> list[Violation]:
+        """Return the violations in the ledger after everything was drained."""
+        for subscription in self.scene.subscriptions.values():
+            self.ledger.drained(subscription)
+        return check(self.ledger)
+
     async def drain(self) -> None:
-        """Take everything that the broker has, until nothing comes any more."""
+        """Take every message that the broker has, until no more come."""
         carriers = await self.connect_drainers()
         quiet = 0
         for _ in range(DRAIN_ROUNDS_MAX):
             taken = sum([await self.drain_once(carrier) for carrier in carriers])
-            quiet = 0 if taken or self.is_something_left(carriers) else quiet + 1
+            quiet = 0 if taken or self.has_backlog(carriers) else quiet + 1
             if quiet > 1:
                 break
             if not taken:
                 await asyncio.sleep(2 * BACKOFF_MAX_S)
         else:
-            raise AssertionError("it never runs dry")
+            raise AssertionError("the broker never runs out of messages")
         for carrier in carriers:
             carrier.abort()
             await carrier.gone.wait()
 
-    def is_something_left(self, carriers: list[Carrier]) -> bool:
-        """Say whether the broker itself says so, however quiet it is."""
-        del carriers  # Blip has no word for it
+    def has_backlog(self, carriers: list[Carrier]) -> bool:
+        """Say whether the broker reports a backlog, even if it delivers nothing now."""
+        del carriers  # Blip cannot report one
         return False
 
     async def connect_drainers(self) -> list[Carrier]:
-        """Connect those who take everything."""
+        """Connect the consumers that take every message."""
         return [await self.connect(plan) for plan in list(self.scene.subscriptions)]
 
     async def drain_once(self, carrier: Carrier) -> int:
-        """Take what comes now, and return how much that was."""
+        """Take the messages that come now, and return how many they were."""
         drainer = carrier.client
         assert isinstance(drainer, Consumer)
         assert not carrier.gone.is_set(), self.daemon.last_words()

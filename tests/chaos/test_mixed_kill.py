@@ -1,6 +1,6 @@
-"""`kill -9` of the real daemon under load on three strands, again and again, on one directory.
+"""`kill -9` of the real daemon under load on three strands, repeatedly, on one data directory.
 
-BRAIDMQ_KILLS asks for more kills than the suite has time for; BRAIDMQ_CHAOS_SEED for others.
+BRAIDMQ_KILLS sets the number of kills, BRAIDMQ_CHAOS_SEED the seed.
 """
 
 import asyncio
@@ -21,16 +21,14 @@ KILLS: Final = int(os.environ.get("BRAIDMQ_KILLS", "16"))
 SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
 RIGS: Final = 2
 LIFE_S: Final = (0.05, 0.5, 0.8)
-"""A life lasts up to one of these: some end before the first publish."""
+"""A run lasts up to one of these: some end before the first publish."""
 
 LONG_LIFE_S: Final = (1.1, 1.6)
-"""Every fourth life meets the chores that come once a second, snapshots and retention."""
+"""Every fourth run is long enough for maintenance, snapshots and retention."""
 
 
-async def kill_again_and_again(
-    rig: MixedRig, kills: int, *, drains: int = 2
-) -> list[Violation]:
-    """Live and be killed so often, then drain; return what the ledger shows."""
+async def kill_repeatedly(rig: MixedRig, kills: int, *, drains: int = 2) -> list[Violation]:
+    """Run and kill the broker *kills* times, then drain it; return the violations."""
     for number in range(kills):
         rig.start()
         short_s = rig.rng.uniform(0.0, rig.rng.choice(LIFE_S))
@@ -38,15 +36,11 @@ async def kill_again_and_again(
         tasks = await rig.live(long_s if number % 4 == 1 else short_s)
         rig.daemon.kill()
         await rig.rest(tasks)
-    for _ in range(drains):  # what was taken in the first does not come back in the second
-        rig.start()
-        await rig.drain()
-        rig.daemon.kill()
-    return rig.verdict()
+    return await rig.drain_and_judge(drains)
 
 
 def of_qumbed(ledger: Ledger) -> Counter[str]:
-    """Count what was published over Qumbed by how it came to whom."""
+    """Count the messages published over Qumbed by what happened to them."""
     published = {
         event.digest
         for event in ledger.events
@@ -63,22 +57,22 @@ def of_qumbed(ledger: Ledger) -> Counter[str]:
 def test_a_killed_broker_keeps_its_promises_on_three_strands(
     number: int, tmp_path: Path
 ) -> None:
-    """Whatever was confirmed to any strand before a kill is there after it, for all."""
+    """Everything confirmed on any strand before a kill is there after it, on all strands."""
     rig = MixedRig(tmp_path, seed=SEED * 1000 + number)
     kills = -(-KILLS // RIGS)
     try:
-        violations = asyncio.run(kill_again_and_again(rig, kills))
+        violations = asyncio.run(kill_repeatedly(rig, kills))
     finally:
         rig.close()
-    told = summarize(rig.ledger)
+    summary = summarize(rig.ledger)
     followers = summarize_followers(rig.ledger)
     noted = Counter(event.kind for event in rig.ledger.events)
     ways = of_qumbed(rig.ledger)
-    sys.stderr.write(f"\n{kills} kills: {told}, {followers}, {dict(noted)}, {dict(ways)}\n")
+    sys.stderr.write(f"\n{kills} kills: {summary}, {followers}, {dict(noted)}, {dict(ways)}\n")
 
     assert [] == violations
-    assert min(told.confirmed, told.settled, noted[kinds.PUSH], noted[kinds.TAKEN]) > 10
-    assert told.duplicates > 0
+    assert min(summary.confirmed, summary.settled, noted[kinds.PUSH], noted[kinds.TAKEN]) > 10
+    assert summary.duplicates > 0
     assert min(ways[kinds.DELIVER], ways[kinds.PUSH], followers.handed) > 10
     assert ways[kinds.REPEATED] > 0
     assert list((tmp_path / "data" / "snapshot").glob("*.snap"))

@@ -1,12 +1,12 @@
-"""SIGKILL of pipelines at random moments, again and again: the JVM, alone or with its driver.
+"""SIGKILL of pipelines at random moments, repeatedly: the JVM, alone or with its driver.
 
-In the suite's three lives four pipelines at once lose their JVM, four their driver and at once
-its JVM, and a report its JVM; where the driver is killed, the archive is one in Delta's format.
-The last life has all of them, and runs on a cluster of processes: an executor is killed, and a
-Python worker, and it goes on by itself.
+The suite's first three runs kill the JVM of four pipelines, the driver and the JVM of four, and
+the JVM of a report; where the driver is killed, the archive is in Delta format. The last run
+has all pipelines, on a cluster of processes: an executor and a Python worker are killed, and
+the run continues by itself.
 
-BRAIDMQ_SPARK_KILLS asks for more kills than the suite has time for, with two pipelines in each
-life, so that each pipeline is hit at many moments; BRAIDMQ_CHAOS_SEED asks for other ones.
+BRAIDMQ_SPARK_KILLS sets the number of kills; from six on, each run has two pipelines, so that
+every pipeline is killed at many moments. BRAIDMQ_CHAOS_SEED sets the seed.
 """
 
 import json
@@ -27,7 +27,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.chaos.pipeline_life import AGAIN, BEGUN, ENDED
+from tests.chaos.pipeline_life import BEGUN, ENDED, REPLAY_TOPIC
 from tests.integration.spark import rolled
 from tests.integration.spark.conftest import ON_LOOPBACK, QUICK
 from tests.integration.spark.families import Tasks, family_of
@@ -55,7 +55,7 @@ READINGS_PER_KILL: Final = 40
 EVENTS_PER_KILL: Final = 24
 LIMIT: Final = 6
 RATE: Final = 8
-"""Messages of a micro-batch, and those replayed in a second: kills come before all is read."""
+"""Messages per micro-batch, and replayed per second: low, so that kills come in the middle."""
 
 NO_LIMIT: Final = 1_000_000
 
@@ -68,35 +68,35 @@ STEPS: Final = {
     "replay": ("stages/*", "replay/_checkpoint/*"),
     "report": ("report/*.parquet",),
 }
-"""What a batch of a pipeline leaves behind itself, step by step."""
+"""The files that a batch of each pipeline writes, step by step."""
 
 _OTHERS: Final = ("typed", "rollup", "replay", "report")
 PIPELINES: Final = {"JVM": ("archive", *_OTHERS), "driver": ("delta", *_OTHERS)}
-"""Those whose JVM is killed, and those whose driver is killed and at once its JVM."""
+"""Pipelines whose JVM is killed, and those whose driver is killed together with its JVM."""
 
 SHORT: Final = (
     ("JVM", ("archive", "typed", "rollup", "replay")),
     ("driver", ("delta", "typed", "rollup", "replay")),
     ("JVM", ("report", "archive")),
 )
-"""The lives of the suite: each pipeline loses its JVM once."""
+"""The suite's runs: each pipeline loses its JVM once."""
 
 ROUND_KILLS: Final = 6
-"""After so many lives of two pipelines, each was in a life of each kind."""
+"""After this many runs of two pipelines, each was in a run of each kind."""
 
 LAST: Final = (("archive", "delta"), *([name] for name in _OTHERS))
-"""The two archives one after the other: a machine of two cores has enough to start."""
+"""The two archives run one after the other: a machine with two cores is busy enough."""
 
 PARTS: Final = ("executor", "worker")
-"""What is killed in the last life, which does not end by it."""
+"""What is killed in the last run, which survives it."""
 
 TABLES: Final = ("archive", "delta", "typed", "rollup")
 LAST_LIMIT: Final = KILLS * READINGS_PER_KILL // 4
-"""Messages of a micro-batch of the last life: it has several, and is still short."""
+"""Messages per micro-batch of the last run: it has several batches, and is still short."""
 
 STEPS_MAX: Final = 3 if KILLS <= 10 else 6
 CHANGES_MAX: Final = 20
-"""Of files, of one step: when a life is killed, and of any other, if it is not before."""
+"""Changed files before a kill: of the chosen step, or of any other if that comes first."""
 
 PATIENCE_S: Final = 300
 LOOK_S: Final = 0.02
@@ -106,9 +106,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def deaths(rng: random.Random) -> Iterator[tuple[str, list[str]]]:
-    """Yield what is killed next, and the pipelines of that life.
+    """Yield what is killed next, and the pipelines of that run.
 
-    In lives of two, three of each kind are enough for all five: one is in two of them.
+    With two pipelines each, three runs of a kind cover all five: one is in two of them.
     """
     if KILLS < ROUND_KILLS:
         yield from ((victim, list(names)) for victim, names in SHORT)
@@ -120,14 +120,14 @@ def deaths(rng: random.Random) -> Iterator[tuple[str, list[str]]]:
 
 
 class Rig:
-    """A broker and its tables, and one life after the other that writes them."""
+    """A broker, the tables, and one process after the other that writes them."""
 
     def __init__(self, root: Path, broker: Serving, expected: list[Row]) -> None:
         self.rng = random.Random(SEED)
         self.root, self.out, self.broker = root, root / "out", broker
         self.expected = [row for row in expected if row["topic"] in TOPICS]
         self.typed = expected_typed(broker.path, TEMPERATURE)
-        self.said = root / "life.log"
+        self.log_file = root / "life.log"
         self.deaths = deaths(self.rng)
         self.kills: Counter[str] = Counter()
         self.hit: set[tuple[str, str]] = set()
@@ -139,7 +139,7 @@ class Rig:
         limit: int = LIMIT,
         rate: int = RATE,
     ) -> subprocess.Popen[bytes]:
-        given = {
+        arguments = {
             "pipelines": pipelines,
             "log": str(self.broker.path),
             "out": str(self.out),
@@ -150,14 +150,14 @@ class Rig:
             "limit": limit,
             "rate": rate,
         }
-        command = [sys.executable, "-m", "tests.chaos.pipeline_life", json.dumps(given)]
-        with self.said.open("ab") as stderr:
+        command = [sys.executable, "-m", "tests.chaos.pipeline_life", json.dumps(arguments)]
+        with self.log_file.open("ab") as stderr:
             return subprocess.Popen(
                 command, stderr=stderr, cwd=ROOT, env={**os.environ, **ON_LOOPBACK}
             )
 
-    def a_moment(self, *pipelines: str) -> Callable[[], bool]:
-        """Something to wait for: some step of some batch, or as much of anything else."""
+    def pick_moment(self, *pipelines: str) -> Callable[[], bool]:
+        """Return a condition that holds after some random step of some batch."""
         patterns = [pattern for name in pipelines for pattern in STEPS[name]]
         enough = {self.rng.choice(patterns): self.rng.randint(1, STEPS_MAX)}
         seen = {pattern: self._files(pattern) for pattern in patterns}
@@ -172,78 +172,80 @@ class Rig:
 
         return is_due
 
-    def has_said(self, line: str) -> bool:
-        """Something to wait for as well."""
-        return line in self.said.read_text().splitlines()
+    def has_logged(self, line: str) -> bool:
+        """Say whether the current run has logged this line."""
+        return line in self.log_file.read_text().splitlines()
 
     def _files(self, pattern: str) -> set[tuple[Path, int]]:
-        """Files, each with its time; what is gone again while it is looked for is left out."""
+        """Return the files with their times, without those deleted in the meantime."""
         found = set()
         with suppress(FileNotFoundError):
             for path in self.root.rglob(pattern):
                 found.add((path, path.stat().st_mtime_ns))
         return found
 
-    def live_and_die(self) -> None:
-        """Start a life, and kill it a moment after some step of some batch."""
+    def run_and_kill(self) -> None:
+        """Start a run, and kill it shortly after some step of some batch."""
         victim, pipelines = next(self.deaths)
-        self.said.write_bytes(b"")
-        # A report is short, and leaves nothing behind before it is nearly done.
+        self.log_file.write_bytes(b"")
+        # A report is short, and writes no file before it is nearly done.
         in_report = victim == "JVM" and "report" in pipelines
-        moment = self.a_moment(*pipelines)
-        is_due = partial(self.has_said, BEGUN.format("report")) if in_report else moment
-        life = self.start(*([name] for name in pipelines))
+        moment = self.pick_moment(*pipelines)
+        is_due = partial(self.has_logged, BEGUN.format("report")) if in_report else moment
+        child = self.start(*([name] for name in pipelines))
         try:
-            self.watch(life, is_due)
-            self.kill(life, victim)
+            self.watch(child, is_due)
+            self.kill(child, victim)
             self.note_kill(victim, *pipelines)
         finally:
-            life.kill()  # also when the test has failed
-            life.wait()
+            child.kill()  # even if the test has failed
+            child.wait()
 
-    def live_on(self) -> None:
-        """Start the last life and kill what it can do without, at two moments; let it end."""
-        self.said.write_bytes(b"")
-        life = self.start(*LAST, master=CLUSTER, limit=LAST_LIMIT, rate=NO_LIMIT)
+    def run_last(self) -> None:
+        """Start the last run, kill an executor and a worker at two moments, and let it end."""
+        self.log_file.write_bytes(b"")
+        child = self.start(*LAST, master=CLUSTER, limit=LAST_LIMIT, rate=NO_LIMIT)
         try:
             for victim in self.rng.sample(PARTS, len(PARTS)):
-                self.kill_part(life, victim)
+                self.kill_part(child, victim)
                 self.note_kill(victim, *TABLES)
-            assert 0 == life.wait(PATIENCE_S), self.said.read_text()
+            assert 0 == child.wait(PATIENCE_S), self.log_file.read_text()
         finally:
-            life.kill()
-            life.wait()
+            child.kill()
+            child.wait()
 
-    def watch(self, life: subprocess.Popen[bytes], is_due: Callable[[], bool]) -> None:
-        """Wait until it is time for a kill, and then no longer or a moment."""
+    def watch(self, child: subprocess.Popen[bytes], is_due: Callable[[], bool]) -> None:
+        """Wait until it is time for a kill, and then perhaps a moment longer."""
         give_up, pause = time.monotonic() + PATIENCE_S, Event()
-        while life.poll() is None and not is_due():
-            assert time.monotonic() < give_up, self.said.read_text()
+        while child.poll() is None and not is_due():
+            assert time.monotonic() < give_up, self.log_file.read_text()
             pause.wait(LOOK_S)
         pause.wait(self.rng.choice((0.0, self.rng.random() * DELAY_S_MAX)))
-        assert life.poll() is None, f"it was not killed in time: {self.said.read_text()}"
+        assert child.poll() is None, (
+            f"the run ended before the kill: {self.log_file.read_text()}"
+        )
 
     def note_kill(self, victim: str, *pipelines: str) -> None:
-        """Remember what was killed, and which pipelines had not ended before."""
-        said = self.said.read_text().splitlines()
+        """Record what was killed, and which pipelines were still running."""
+        lines = self.log_file.read_text().splitlines()
         self.kills[victim] += 1
-        self.hit |= {(victim, name) for name in pipelines if ENDED.format(name) not in said}
+        self.hit |= {(victim, name) for name in pipelines if ENDED.format(name) not in lines}
 
-    def kill(self, life: subprocess.Popen[bytes], victim: str) -> None:
-        """Kill the JVM, alone or with what drives it; wait until both are gone."""
-        driver = psutil.Process(life.pid)
+    def kill(self, child: subprocess.Popen[bytes], victim: str) -> None:
+        """Kill the JVM, alone or with its driver; wait until both are gone."""
+        driver = psutil.Process(child.pid)
         (java,) = [member for name, member in family_of(driver) if name == "java"]
         for process in (driver, java) if victim == "driver" else (java,):
             process.kill()
-        life.wait(PATIENCE_S)
+        child.wait(PATIENCE_S)
         _, alive = psutil.wait_procs([java], PATIENCE_S)
         assert not alive
 
-    def kill_part(self, life: subprocess.Popen[bytes], victim: str) -> None:
+    def kill_part(self, child: subprocess.Popen[bytes], victim: str) -> None:
         """Kill an executor or a worker in the middle of a task; wait until it is gone."""
-        step, driver = self.a_moment(*TABLES), psutil.Process(life.pid)
-        # Whatever the step was to be: behind an archive there is still the other one.
-        self.watch(life, lambda: step() or self.has_said(ENDED.format("archive")))
+        step, driver = self.pick_moment(*TABLES), psutil.Process(child.pid)
+        # Do not wait beyond the first archive: the second one still runs then.
+        self.watch(child, lambda: step() or self.has_logged(ENDED.format("archive")))
         tasks = Tasks(driver)
         found: list[tuple[psutil.Process, psutil.Process]] = []
 
@@ -258,7 +260,7 @@ class Rig:
         assert not alive
 
     def check(self) -> None:
-        """No row is there twice, and no file is broken; none is there that should not be."""
+        """Check that no row is duplicated or unexpected, and that no file is broken."""
         for file in self.out.rglob("*.parquet"):
             pq.ParquetFile(file).read()
         for found in (archived(self.out / "archive"), in_delta(self.out / "delta")):
@@ -266,7 +268,7 @@ class Rig:
         tables = typed_rows(self.out / "typed", TEMPERATURE)
         for rows, right in zip(tables, self.typed, strict=True):
             assert [row for row in right if row in rows] == rows
-        sent = replayed(self.broker, AGAIN)
+        sent = replayed(self.broker, REPLAY_TOPIC)
         assert self.to_replay()[: len(sent)] == sent
         minutes = self.broker.values(rolled.TOPIC)
         assert len(set(minutes)) == len(minutes)
@@ -277,11 +279,11 @@ class Rig:
         return [without_death(row) for row in self.expected]
 
     def check_complete(self, events: list[Reading]) -> None:
-        """Everything is there."""
+        """Check that nothing is missing."""
         assert self.expected == archived(self.out / "archive")
         assert self.expected == in_delta(self.out / "delta")
         assert self.typed == typed_rows(self.out / "typed", TEMPERATURE)
-        assert self.to_replay() == replayed(self.broker, AGAIN)
+        assert self.to_replay() == replayed(self.broker, REPLAY_TOPIC)
         minutes = count(events, rolled.RULES.watermark_ms, close=True)
         rolled.check(self.out / "rollup", self.broker, minutes)
         counted = pq.read_table(self.out / "report" / "topics.parquet").to_pylist()
@@ -292,7 +294,7 @@ class Rig:
 
 @contextmanager
 def rig_in(root: Path, events: list[Reading]) -> Iterator[Rig]:
-    """Have a broker whose log has readings and then events, and nothing of it written yet."""
+    """Serve a log of readings and then events, of which no pipeline has written anything."""
     path = root / "broker" / "data"
     path.parent.mkdir()
     bodies = [*readings(KILLS * READINGS_PER_KILL), *map(rolled.body, events)]
@@ -303,15 +305,15 @@ def rig_in(root: Path, events: list[Reading]) -> Iterator[Rig]:
 
 
 @pytest.mark.timeout(120 * KILLS + 600)
-def test_whatever_is_killed_each_row_is_in_its_table_once(tmp_path: Path) -> None:
-    """As plain pyarrow reads them, after every kill and at the end; so on the topics."""
+def test_each_row_is_in_its_table_once_whatever_is_killed(tmp_path: Path) -> None:
+    """Plain pyarrow reads the tables after every kill and at the end; topics likewise."""
     first = KILLS * READINGS_PER_KILL + 1
     events = rolled.events_of(SEED, KILLS * EVENTS_PER_KILL, first)
     with rig_in(tmp_path, events) as rig:
         for _ in range(KILLS):
-            rig.live_and_die()
+            rig.run_and_kill()
             rig.check()
-        rig.live_on()
+        rig.run_last()
         rig.check()
         rig.check_complete(events)
 

@@ -1,9 +1,9 @@
-"""Power cuts on a real ext4 file system: what was not synced is gone, as the kernel sees it.
+"""Power cuts on a real ext4 file system, which lose whatever was not synced.
 
-The data directory is on a loop mount, the ledger outside. FS_IOC_SHUTDOWN without a flush of
-the journal stops the file system under the running broker; after the next mount only what was
-synced is there. It does not model a drive's own cache or torn sectors: the simulation does.
-Needs root, loop devices and mkfs.ext4. BRAIDMQ_CUTS asks for more cuts.
+The data directory is on a loop mount, the ledger outside it. FS_IOC_SHUTDOWN without a journal
+flush stops the file system under the running broker; after the next mount only synced data is
+there. This does not model a drive's own cache or torn sectors; the simulation does. It needs
+root, loop devices and mkfs.ext4. BRAIDMQ_CUTS sets the number of cuts.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from braidmq.testing.ledger import Violation, check, summarize
+from braidmq.testing.ledger import Violation, summarize
 from tests.chaos.rig import Rig
 
 FS_IOC_SHUTDOWN: Final = 0x8004587D
@@ -28,13 +28,13 @@ IMAGE_BYTES: Final = 64 * 1024 * 1024
 CUTS: Final = int(os.environ.get("BRAIDMQ_CUTS", "8"))
 CONTROL_CUTS_MAX: Final = 5
 AFTERLIFE_S: Final = 0.05
-"""How long the broker goes on after the cut: what it still confirms must be true as well."""
+"""How long the broker runs on after the cut: what it still confirms must be durable too."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + CUTS * 10)]
 
 
 class Volume:
-    """An ext4 file system in a file, whose power can go."""
+    """An ext4 file system in a file, whose power can be cut."""
 
     def __init__(self, directory: Path) -> None:
         self._image = directory / "disk.img"
@@ -52,7 +52,7 @@ class Volume:
         run("umount", str(self.path))
 
     def cut_power(self) -> None:
-        """Lose everything that was not synced."""
+        """Drop everything that was not synced."""
         handle = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(handle, FS_IOC_SHUTDOWN, WITHOUT_FLUSH)
@@ -77,8 +77,8 @@ def volume(tmp_path: Path) -> Iterator[Volume]:
 
 
 async def cut(rig: Rig, volume: Volume, seconds: float) -> None:
-    """Let the broker live for a while, then take the power from its disk."""
-    rig.daemon.start()
+    """Let the broker run for a while, then cut the power of its disk."""
+    rig.start()
     tasks = await rig.live(seconds)
     volume.cut_power()
     await asyncio.wait(tasks, timeout=AFTERLIFE_S)
@@ -88,46 +88,36 @@ async def cut(rig: Rig, volume: Volume, seconds: float) -> None:
     volume.mount()
 
 
-async def verdict(rig: Rig) -> list[Violation]:
-    for _ in range(2):
-        rig.daemon.start()
-        await rig.drain()
-        rig.daemon.kill()
-    for subscription in rig.scene.subscriptions.values():
-        rig.ledger.drained(subscription)
-    return check(rig.ledger)
-
-
-async def cut_again_and_again(rig: Rig, volume: Volume) -> list[Violation]:
+async def cut_repeatedly(rig: Rig, volume: Volume) -> list[Violation]:
     for _ in range(CUTS):
         await cut(rig, volume, rig.rng.uniform(0.1, 1.2))
-    return await verdict(rig)
+    return await rig.drain_and_judge()
 
 
-def test_a_power_cut_takes_nothing_that_was_confirmed(tmp_path: Path, volume: Volume) -> None:
-    """With the default policy every confirmed publish and acknowledgement survives."""
+def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path: Path, volume: Volume) -> None:
+    """With the default fsync policy every confirmed publish and acknowledgement survives."""
     rig = Rig(tmp_path, seed=1, data_dir=volume.path / "data")
     try:
-        violations = asyncio.run(cut_again_and_again(rig, volume))
+        violations = asyncio.run(cut_repeatedly(rig, volume))
     finally:
         rig.close()
-    told = summarize(rig.ledger)
-    sys.stderr.write(f"\n{CUTS} power cuts: {told}\n")
+    summary = summarize(rig.ledger)
+    sys.stderr.write(f"\n{CUTS} power cuts: {summary}\n")
 
     assert [] == violations
-    assert told.confirmed > 100
+    assert summary.confirmed > 100
 
 
 async def loses_something(rig: Rig, volume: Volume) -> bool:
     await cut(rig, volume, 1.0)
     try:
-        return bool(await verdict(rig))
+        return bool(await rig.drain_and_judge())
     except AssertionError:
-        return True  # it does not even start, and says why
+        return True  # the broker did not even start, and says why
 
 
-def test_without_fsync_the_rig_sees_the_loss(tmp_path: Path, volume: Volume) -> None:
-    """The control: the same cut under `fsync = none` loses what was confirmed."""
+def test_without_fsync_the_rig_detects_the_loss(tmp_path: Path, volume: Volume) -> None:
+    """The control: the same cut with `fsync = none` loses confirmed messages."""
     losses = 0
     for number in range(CONTROL_CUTS_MAX):
         directory = tmp_path / str(number)

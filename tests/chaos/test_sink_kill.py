@@ -1,6 +1,6 @@
-"""`kill -9` of the real daemon in the middle of a sink's commit, again and again.
+"""`kill -9` of the real daemon in the middle of a sink's commit, repeatedly.
 
-BRAIDMQ_KILLS asks for more kills than the suite has time for; BRAIDMQ_CHAOS_SEED for others.
+BRAIDMQ_KILLS sets the number of kills, BRAIDMQ_CHAOS_SEED the seed.
 """
 
 import asyncio
@@ -24,29 +24,29 @@ from tests.integration.served import Served, served
 KILLS: Final = max(6, int(os.environ.get("BRAIDMQ_KILLS", "52")) // 8)
 SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
 ROWS: Final = 20_000
-"""Rows of one batch: some twenty commits of the log."""
+"""Rows per batch: about twenty commits of the log."""
 
 QUERY: Final = "3f0b34a7-7a1c-4a5e-9d0c-5d1f0f1f8d11"
 
 
 class Driver:
-    """What a Spark query does at the end of each batch, and after its broker was killed."""
+    """Does what a Spark query does at the end of each batch and after a kill of the broker."""
 
     def __init__(self, directory: Path) -> None:
         self.rng = Random(SEED)
         self.directory = directory
         self.batch = 0
-        self.cut_short = 0  # batches whose broker was killed after their intent was durable
+        self.cut_short = 0  # batches interrupted by a kill after their intent was durable
 
     def durable_id(self) -> int:
-        """Return the newest id that is durable, as a reader beside the broker sees it."""
+        """Return the newest durable id, as another process reads it."""
         return int.from_bytes((self.directory / "data/wal/durable").read_bytes()[:8], "little")
 
     def rows(self) -> list[bytes]:
         return [b"%d.%d" % (self.batch, number) for number in range(ROWS)]
 
     def write(self, address: str) -> SinkCommit:
-        """Stage the current batch, each time cut and ordered in another way, and commit it."""
+        """Stage the current batch, split and ordered differently each time, and commit it."""
         endpoint = Endpoint(f"grpc://{address}", "dev-key")
         rows = self.rows()
         self.rng.shuffle(rows)
@@ -75,11 +75,11 @@ class Driver:
             self.batch += 1
 
     async def finish(self, broker: Served) -> None:
-        """Do the batch that is due, undisturbed."""
+        """Write the current batch, undisturbed."""
         await asyncio.to_thread(self.write, (await broker.ready())["flight"])
 
 
-async def killed_again_and_again(driver: Driver, kills: int) -> None:
+async def killed_repeatedly(driver: Driver, kills: int) -> None:
     for _ in range(kills):
         async with served(driver.directory, "--flight", "127.0.0.1:0") as broker:
             await driver.live(broker)
@@ -90,12 +90,12 @@ async def killed_again_and_again(driver: Driver, kills: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 30 * KILLS)
-def test_each_row_of_a_sink_is_there_once_whenever_its_broker_was_killed(
+def test_each_sink_row_is_stored_once_whenever_the_broker_is_killed(
     tmp_path: Path,
 ) -> None:
-    """Batches are whole and one behind the other; no stage is left of those that are done."""
+    """Batches are complete and in order, and hold only rows from Spark."""
     driver = Driver(tmp_path)
-    asyncio.run(killed_again_and_again(driver, KILLS))
+    asyncio.run(killed_repeatedly(driver, KILLS))
     table = columnar.read(tmp_path / "data", topics=["sunk"])
     values = table.column("value").to_pylist()
 

@@ -1,8 +1,8 @@
-"""A machine of its own to follow a page on: this one's files, a real systemd, nothing shared.
+"""An isolated machine to follow a page on: the host's files and its own real systemd.
 
-What is written goes to memory, above a root that stays as it is. Processes, mounts, network,
-host name and control groups are its own, kernel settings are read-only, and everything ends
-with the process that started it. It takes root, systemd's files, and a kernel that lets us.
+Writes go to memory, in an overlay above the host's root. Processes, mounts, network, host name
+and control groups are separate, kernel settings are read-only, and everything ends with the
+process that started it. It needs root, systemd's files, and a kernel that permits it.
 """
 
 import os
@@ -22,10 +22,10 @@ SYSTEMD: Final = Path("/usr/lib/systemd/systemd")
 START_S_MAX: Final = 60
 SECONDS_MAX: Final = 100
 HOME: Final = "/srv/braidmq"
-"""Where the repository is, as far as a page is concerned."""
+"""The directory of the repository on the machine."""
 
 NAMESPACES: Final = ("--mount", "--pid", "--cgroup", "--uts", "--ipc", "--net")
-# What a container may not do either: modules, clocks, the machine's memory and its messages.
+# Capabilities that containers lack, too: modules, clocks, raw memory, kernel messages.
 WITHOUT: Final = "-sys_module,-sys_time,-sys_rawio,-syslog,-mac_admin,-mac_override"
 CLEAN: Final = {
     "HOME": "/root",
@@ -55,7 +55,7 @@ ln -s pts/ptmx "$root/dev/ptmx"
 mount -t tmpfs tmpfs "$root/dev/shm"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
-# As if nobody had set anything up on it yet.
+# As if nothing had been set up on it yet.
 for place in etc/systemd/system etc/braidmq opt/braidmq var/lib/braidmq; do
     rm -rf "${root:?}/$place"
 done
@@ -73,26 +73,26 @@ exec setpriv --bounding-set "$WITHOUT" --inh-caps "$WITHOUT" \
 
 
 class Machine:
-    """A machine that has been started."""
+    """A running machine."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self.root = Path(f"/proc/{pid}/root")
 
     def command(self, line: str) -> list[str]:
-        """Return what runs *line* there, as root, in the repository."""
+        """Return the command that runs *line* there, as root, in the repository."""
         environment = [f"{name}={value}" for name, value in CLEAN.items()]
         shell = ["sh", "-euc", f"cd {HOME}\n{line}"]
         return ["nsenter", f"--target={self._pid}", "--all", "env", "-i", *environment, *shell]
 
     def attempt(self, line: str) -> subprocess.CompletedProcess[str]:
-        """Run *line* there, whatever comes of it."""
+        """Run *line* there, whatever its exit code."""
         return subprocess.run(
             self.command(line), capture_output=True, check=False, text=True, timeout=SECONDS_MAX
         )
 
     def run(self, line: str) -> str:
-        """Run *line* there, see that it ends well, and return what it says."""
+        """Run *line* there, assert that it succeeds, and return its output."""
         done = self.attempt(line)
         assert 0 == done.returncode, (line, done.stdout, done.stderr)
         return done.stdout
@@ -102,9 +102,9 @@ class Machine:
 def started(base: Path) -> Iterator[Machine]:
     """Start a machine whose files are below *base*, or skip the test and say why."""
     if os.geteuid() != 0:
-        pytest.skip("only root can start a machine of its own")
+        pytest.skip("only root can start an isolated machine")
     if missing := [name for name in (*TOOLS, str(SYSTEMD)) if shutil.which(name) is None]:
-        pytest.skip(f"a machine of its own needs {', '.join(missing)}")
+        pytest.skip(f"an isolated machine needs {', '.join(missing)}")
     group = _control_group()
     environment = {
         **CLEAN,
@@ -127,31 +127,31 @@ def started(base: Path) -> Iterator[Machine]:
     try:
         yield _booted(process, log)
     finally:
-        process.kill()  # and with it, by the kernel, everything that it has started
+        process.kill()  # the kernel then kills everything that it has started
         process.wait()
         _remove(group)
 
 
 def _control_group() -> Path:
-    """Make a group for the machine below our own."""
+    """Create a control group for the machine below our own."""
     mounts = [
         line.split() for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()
     ]
     place = next((mount[1] for mount in mounts if mount[2] == "cgroup2"), None)
     if place is None:
-        pytest.skip("a machine of its own needs control groups, version 2")
+        pytest.skip("an isolated machine needs control groups, version 2")
     groups = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
     (own,) = [line[3:] for line in groups if line.startswith("0::")]
     group = Path(f"{place}{own}") / f"braidmq-{uuid.uuid4().hex}"
     try:
         group.mkdir()
     except OSError as error:
-        pytest.skip(f"control groups cannot be made here: {error}")
+        pytest.skip(f"control groups cannot be created here: {error}")
     return group
 
 
 def _booted(process: subprocess.Popen[bytes], log: Path) -> Machine:
-    """Wait until systemd says that it has started."""
+    """Wait until systemd reports that it has started."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     deadline = time.monotonic() + START_S_MAX
     while process.poll() is None and time.monotonic() < deadline:
@@ -161,22 +161,22 @@ def _booted(process: subprocess.Popen[bytes], log: Path) -> Machine:
                 state = machine.attempt("systemctl is-system-running").stdout.strip()
                 if state in {"running", "degraded"}:
                     return machine
-        time.sleep(0.05)  # the condition is in another process
+        time.sleep(0.05)  # systemd starts in another process
     pytest.skip(f"systemd does not start in namespaces here: {log.read_text('utf-8')}")
 
 
 def _is_systemd(pid: str) -> bool:
-    """Say whether the root of *pid* is the machine's by now: before that it is our own."""
+    """Return whether *pid* is systemd already, so that its root is the machine's."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(bytes(SYSTEMD))
     return False
 
 
 def _remove(group: Path) -> None:
-    """Remove a control group whose last processes are about to be gone."""
+    """Remove a control group once its last processes are gone."""
     deadline = time.monotonic() + START_S_MAX
     while "populated 1" in (group / "cgroup.events").read_text("utf-8"):
         assert time.monotonic() < deadline, group
-        time.sleep(0.01)  # the condition is the kernel's
+        time.sleep(0.01)  # the kernel empties it
     for directory, _, _ in os.walk(group, topdown=False):
         Path(directory).rmdir()

@@ -1,9 +1,9 @@
-"""Pages that are followed from their first block to their last, as a reader would.
+"""Pages that tests follow from their first block to their last, like a reader.
 
-Each page gets an empty directory and ports of its own. `python` and `sh` blocks are run one
-after the other, a `toml` block is what stands in `braidmq.toml` from then on, and a `sh` block
-that begins with `# one terminal` is a broker that runs until the page ends. `make run` is what
-it does, other lines with make are left out.
+Each page gets an empty directory and its own ports. `python` and `sh` blocks run one after the
+other, a `toml` block becomes `braidmq.toml`, and a `sh` block that starts with `# one terminal`
+is a broker that runs until the page ends. `make run` is replaced by the command that it runs;
+other lines with make are left out.
 """
 
 import os
@@ -30,14 +30,14 @@ FOLLOWED: Final = (
     "docs/tutorials/service.md",
 )
 WITH_SPARK: Final = ("docs/start.md", "docs/tutorials/sensors.md")
-"""Followed where a session of Spark is: `tests/integration/spark/test_documents.py`."""
+"""Followed with a Spark session, in `tests/integration/spark/test_documents.py`."""
 
 USUAL_PORTS: Final = ("5555", "2925", "6121", "9100")
 SECONDS_MAX: Final = 100
 
 
 class Reader:
-    """Somebody who does what a page says, in one directory."""
+    """Follows a page in one directory."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self._directory = directory
@@ -61,7 +61,7 @@ class Reader:
         }
 
     def follow(self, block: Block) -> None:
-        """Do what a block says, and see that it goes well."""
+        """Run a block, and assert that it succeeds."""
         text = self._here(block.text)
         if block.label == "toml":
             self._is_tls = "tls_cert" in text
@@ -74,7 +74,7 @@ class Reader:
             self.type(typed(text, self._urls()), block)
 
     def type(self, script: str, block: Block) -> None:
-        """Let a shell do what a block says."""
+        """Run a block in a shell."""
         self._run(["bash", "-euo", "pipefail", "-c", script], block)
 
     def _here(self, text: str) -> str:
@@ -119,14 +119,14 @@ class Reader:
         deadline = time.monotonic() + SECONDS_MAX
         while True:
             assert self._broker is not None
-            said = (self._directory / "broker.log").read_text("utf-8")
-            assert self._broker.poll() is None, said
-            assert time.monotonic() < deadline, said
+            log = (self._directory / "broker.log").read_text("utf-8")
+            assert self._broker.poll() is None, log
+            assert time.monotonic() < deadline, log
             with suppress(urllib.error.URLError, ConnectionError):
                 context = _trusting(self._directory) if self._is_tls else None
                 with urllib.request.urlopen(url, timeout=5, context=context):  # noqa: S310 - our own broker
                     return
-            time.sleep(0.05)  # the condition is in another process
+            time.sleep(0.05)  # it starts in another process
 
     def _run(self, command: list[str], block: Block) -> None:
         done = subprocess.run(
@@ -143,11 +143,11 @@ class Reader:
 
 
 BUSY: Final = 8
-"""Where a page gives a command a second to begin, it gets so many: other tests run beside."""
+"""Factor by which the pauses of a page are stretched, as other tests run in parallel."""
 
 
 def typed(text: str, urls: tuple[str, str]) -> str:
-    """Return a block as typed here: commands without an address find this run's broker."""
+    """Return a block as a script in which commands without an address use this run's broker."""
     lines = [line for line in text.splitlines() if not line.startswith("make ")]
     blip, http = urls
     shell = f"""
@@ -173,7 +173,7 @@ def _trusting(directory: Path) -> ssl.SSLContext:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody listens on."""
+    """Return free ports on loopback."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -182,6 +182,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def followed(document: str) -> list[Block]:
-    """Return the blocks of a page that a reader does something with."""
+    """Return the blocks of a page that a reader would run or save."""
     found = [block for block in blocks() if block.document == document]
     return [block for block in found if block.label in {"python", "sh", "toml"}]

@@ -1,8 +1,8 @@
-"""The page on containers, followed with the engine of this machine, where there is one.
+"""The page on containers, followed with this machine's container engine, if it has one.
 
-Docker, or podman by Docker's name. Images, containers and volumes have names of this run and
-are gone at the end; ports of this machine are free ones. The build needs the network and a few
-minutes, so it waits for the campaigns. What can be read without an engine is read always.
+Docker, or podman under Docker's name. Images, containers and volumes have unique names and are
+removed at the end; ports are free ones. The build needs the network and a few minutes, so it
+only runs in campaigns. The tests that need no engine always run.
 """
 
 import json
@@ -24,7 +24,7 @@ import yaml
 
 from tests.docs.pages import free_ports
 from tests.docs.test_snippets import ROOT, read
-from tests.docs.told import told
+from tests.docs.told import commands_in
 
 PAGE: Final = "docs/howto/container.md"
 BUILD_S_MAX: Final = 1800
@@ -34,7 +34,7 @@ COMPOSE: Final = "docker compose "
 
 
 class Engine:
-    """Docker, or what answers to its name, and the names and ports of this run."""
+    """Docker or podman, and the names and ports of this run."""
 
     def __init__(self, place: Path, programs: Path) -> None:
         self.name = f"braidmq-{uuid.uuid4().hex[:12]}"
@@ -50,7 +50,7 @@ class Engine:
         return re.sub(r"127\.0\.0\.1:(\d+)", lambda m: f"127.0.0.1:{self.ports[m[1]]}", text)
 
     def attempt(self, line: str) -> subprocess.CompletedProcess[str]:
-        """Run *line* beside the Dockerfile, whatever comes of it."""
+        """Run *line* in the directory of the Dockerfile, whatever its exit code."""
         return subprocess.run(
             ["sh", "-euc", line],
             capture_output=True,
@@ -63,13 +63,13 @@ class Engine:
         )
 
     def run(self, line: str) -> str:
-        """Run *line*, see that it ends well, and return what it says."""
+        """Run *line*, assert that it succeeds, and return its output."""
         done = self.attempt(line)
         assert 0 == done.returncode, (line, done.stdout, done.stderr)
         return done.stdout
 
     def get(self, port: str, path: str) -> str:
-        """Return what is at *path* once somebody answers there, and answers well."""
+        """Return the content at *path* once the server answers with success."""
         deadline = time.monotonic() + SECONDS_MAX
         while True:
             with suppress(urllib.error.URLError, ConnectionError, TimeoutError):
@@ -77,15 +77,15 @@ class Engine:
                 with urllib.request.urlopen(url, timeout=5) as answer:
                     return str(answer.read().decode())
             assert time.monotonic() < deadline, (port, path)
-            time.sleep(0.1)  # the condition is in another process
+            time.sleep(0.1)  # it changes in another process
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine that has the image on which ours is built, in a copy of what it is built of."""
+    """An engine that has our base image, in a copy of the build context."""
     programs = tmp_path_factory.mktemp("bin")
     engine = Engine(tmp_path_factory.mktemp("source") / "braidmq", programs)
-    copy_what_is_built(engine)
+    copy_build_context(engine)
     if engine.attempt("docker info").returncode:
         podman = shutil.which("podman")
         if podman is None:
@@ -96,7 +96,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
             pytest.skip("podman does not work here")
     (version,) = re.findall(r"^ARG PYTHON=(\S+)$", read("Dockerfile"), re.MULTILINE)
     base = f"python:{version}-slim"
-    have(engine, base)
+    pull(engine, base)
     try:
         yield engine
     finally:
@@ -105,12 +105,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         engine.attempt(f"docker rmi --force {engine.name}")
 
 
-def copy_what_is_built(engine: Engine) -> None:
-    """Copy what .dockerignore lets through, and compose.yaml with this run's names."""
+def copy_build_context(engine: Engine) -> None:
+    """Copy the files that .dockerignore allows, and compose.yaml with this run's names."""
     engine.place.mkdir()
-    let_through = re.findall(r"^!(.+)$", read(".dockerignore"), re.MULTILINE)
+    allowed = re.findall(r"^!(.+)$", read(".dockerignore"), re.MULTILINE)
     unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
-    for name in (*let_through, "Dockerfile", ".dockerignore"):
+    for name in (*allowed, "Dockerfile", ".dockerignore"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, engine.place / name, ignore=unwanted)
         else:
@@ -125,23 +125,23 @@ def copy_what_is_built(engine: Engine) -> None:
     (engine.place / "compose.yaml").write_text(text, "utf-8")
 
 
-def have(engine: Engine, image: str) -> None:
-    """See that an image of somebody else is here, or skip the test."""
+def pull(engine: Engine, image: str) -> None:
+    """Make sure that a third-party image is present, or skip the test."""
     if engine.attempt(f"docker image inspect {image}").returncode:
         pulled = engine.attempt(f"docker pull --quiet {image}")
         if pulled.returncode:
-            pytest.skip(f"{image} is not here and cannot be fetched: {pulled.stderr.strip()}")
+            pytest.skip(f"{image} is missing and cannot be pulled: {pulled.stderr.strip()}")
 
 
 def lines(*, of_compose: bool) -> list[str]:
-    """Return the page's commands in their order."""
-    found = [line for block in told(PAGE) for line in block]
+    """Return the page's commands in order."""
+    found = [line for block in commands_in(PAGE) for line in block]
     return [line for line in found if line.startswith(COMPOSE) is of_compose]
 
 
 @pytest.fixture(scope="module")
 def built(engine: Engine) -> Engine:
-    """The image, made as the page's first line says."""
+    """The image, built with the page's first command."""
     engine.run(engine.here(lines(of_compose=False)[0]))
     return engine
 
@@ -149,20 +149,20 @@ def built(engine: Engine) -> Engine:
 @pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(2 * BUILD_S_MAX)
-def test_the_image_runs_by_itself(built: Engine) -> None:
-    """Built, configured, started and looked at as the page says; SIGTERM ends it well."""
+def test_the_image_runs(built: Engine) -> None:
+    """Built, configured, started and inspected as the page says; SIGTERM ends it with 0."""
     for line in lines(of_compose=False)[1:]:
         built.run(built.here(line))
         if " -d " in line:
             assert {"status": "ready"} == json.loads(built.get("9100", "/readyz"))
     key = built.run(f"docker exec {built.name} cat /etc/braidmq/admin.key")
     url = f"blip://{key}@127.0.0.1:5555"
-    said = built.run(f"docker exec {built.name} braidmq publish orders hello --url {url}")
+    printed = built.run(f"docker exec {built.name} braidmq publish orders hello --url {url}")
     user = built.run(f"docker exec {built.name} id -u")
     built.run(f"docker stop {built.name}")
     code = built.run(f"docker inspect --format '{{{{.State.ExitCode}}}}' {built.name}")
 
-    assert "published 1 to orders\n" == said
+    assert "published 1 to orders\n" == printed
     assert "10001\n" == user
     assert re.search(rf"\b{user.strip()}\b", read(PAGE))
     assert "0\n" == code
@@ -171,16 +171,16 @@ def test_the_image_runs_by_itself(built: Engine) -> None:
 @pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(2 * BUILD_S_MAX)
-def test_compose_starts_what_the_table_lists(built: Engine) -> None:
-    """Every address answers, and Prometheus has the broker's numbers by its own key."""
+def test_compose_starts_the_services_in_the_table(built: Engine) -> None:
+    """Every address answers, and Prometheus scrapes the broker with its own key."""
     if built.attempt("docker compose version").returncode:
         pytest.skip("`docker compose` is not installed")
     for service in compose()["services"].values():
         if service["image"] != "braidmq":
-            have(built, service["image"])
+            pull(built, service["image"])
     try:
-        said = {line: built.run(line) for line in lines(of_compose=True)}
-        (key,) = [text for line, text in said.items() if line.endswith("admin.key")]
+        output = {line: built.run(line) for line in lines(of_compose=True)}
+        (key,) = [text for line, text in output.items() if line.endswith("admin.key")]
         url = f"http://{key}@127.0.0.1:9100"
         built.run(f"docker compose exec braidmq braidmq topics --url {url}")
         assert {"status": "ready"} == json.loads(built.get("9100", "/readyz"))
@@ -193,7 +193,7 @@ def test_compose_starts_what_the_table_lists(built: Engine) -> None:
 
 
 def wait_until_scraped(engine: Engine) -> None:
-    """Wait until Prometheus has asked the broker and was answered."""
+    """Wait until Prometheus has scraped the broker."""
     deadline = time.monotonic() + SECONDS_MAX
     while True:
         targets = json.loads(engine.get("9090", "/api/v1/targets"))["data"]["activeTargets"]
@@ -202,10 +202,10 @@ def wait_until_scraped(engine: Engine) -> None:
             return
         assert health in ([], ["unknown"]), targets
         assert time.monotonic() < deadline
-        time.sleep(0.2)  # the condition is in another process
+        time.sleep(0.2)  # it changes in another process
 
 
-# What needs no engine.
+# Tests without an engine.
 
 
 def compose() -> dict[str, Any]:
@@ -214,7 +214,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_the_table_lists_the_ports_that_compose_opens() -> None:
-    """All of them, on the loopback address that the page says."""
+    """All of them, under the same number inside and outside."""
     rows = re.findall(r"^\| (`.*?) \|", read(PAGE), re.MULTILINE)
     listed = {port for row in rows for port in re.findall(r":(\d+)`", row)}
     opened = [p for service in compose()["services"].values() for p in service.get("ports", [])]
@@ -224,15 +224,15 @@ def test_the_table_lists_the_ports_that_compose_opens() -> None:
     assert [] == [p for p in opened if p.split(":")[1] != p.split(":")[2].partition("/")[0]]
 
 
-def test_volumes_that_the_page_names_are_composes() -> None:
-    """Where keys and log are, so that somebody finds them."""
+def test_the_volumes_on_the_page_are_those_of_compose() -> None:
+    """They hold the keys and the log."""
     named = re.findall(r"in the volume `(\w+)`", read(PAGE))
 
     assert {"config", "data"} == set(named) <= set(compose()["volumes"])
 
 
-def test_images_of_others_have_a_version() -> None:
-    """`latest` would be another program tomorrow."""
+def test_third_party_images_have_a_version() -> None:
+    """`latest` could be another program tomorrow."""
     images = {s["image"] for s in compose()["services"].values()} - {"braidmq"}
 
     assert len(images) == 2

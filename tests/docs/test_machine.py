@@ -1,7 +1,7 @@
-"""The pages on systemd and on upgrades, followed line by line on a machine of its own.
+"""The pages on systemd and on upgrades, followed line by line on an isolated machine.
 
-Its systemd is real: it starts the unit as that user, in that sandbox, and keeps its journal.
-Only the network is missing: pip finds the wheels that would come from there on the disk.
+Its systemd is real: it starts the unit as its user, in its sandbox, and keeps a journal. Only
+the network is missing: pip finds the wheels of all dependencies on the disk.
 """
 
 import re
@@ -16,7 +16,7 @@ import pytest
 
 from tests.docs.machine import HOME, SECONDS_MAX, Machine, started
 from tests.docs.test_snippets import ROOT, read
-from tests.docs.told import told
+from tests.docs.told import commands_in
 from tests.packaging import wheels
 
 SYSTEMD: Final = "docs/howto/systemd.md"
@@ -34,15 +34,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A machine with the repository's files, the wheels of both versions and dependencies."""
+    """A machine with the repository's files, wheels of two versions and the dependencies."""
     with started(tmp_path_factory.mktemp("machine")) as machine:
         ours = (
             f"import ensurepip, sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
         )
         if machine.attempt(f'python3 -c "{ours}"').returncode:
-            pytest.skip(
-                "the wheels here are not for the python3 of this machine, or it has no venv"
-            )
+            pytest.skip("the wheels do not fit the python3 of this machine, or it has no venv")
         home = machine.root / HOME.lstrip("/")
         shutil.copytree(ROOT / "ops", home / "ops")
         (home / "dist").mkdir()
@@ -59,9 +57,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def key(machine: Machine) -> str:
-    """Follow the page on systemd, and return the key that it made."""
-    said = {line: follow(machine, line) for block in told(SYSTEMD) for line in block}
-    (shown,) = [text for line, text in said.items() if " keys new " in line]
+    """Follow the page on systemd, and return the key that it creates."""
+    output = {line: follow(machine, line) for block in commands_in(SYSTEMD) for line in block}
+    (shown,) = [text for line, text in output.items() if " keys new " in line]
     (key,) = re.findall(r"^#   (\S+)$", shown, re.MULTILINE)
     return str(key)
 
@@ -73,19 +71,19 @@ def new_version() -> str:
 
 
 def follow(machine: Machine, line: str) -> str:
-    """Do what a line says, and what the page says about it."""
+    """Run a line, and do what the page says about it."""
     if line.endswith(" -f"):
         return until_ready(machine, line)
-    said = machine.run(line)
+    output = machine.run(line)
     if " keys new " in line:
         (place,) = re.findall(r"block that was printed at the end of `/(\S+)`", read(SYSTEMD))
         with (machine.root / place).open("a", encoding="utf-8") as file:
-            file.write(said)
-    return said
+            file.write(output)
+    return output
 
 
 def until_ready(machine: Machine, line: str) -> str:
-    """Read a journal that never ends, up to where the broker is ready."""
+    """Follow a journal until the broker is ready."""
     with subprocess.Popen(machine.command(line), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -95,37 +93,37 @@ def until_ready(machine: Machine, line: str) -> str:
                     return entry
         finally:
             process.kill()
-    pytest.fail(f"{line!r} has ended")
+    pytest.fail(f"{line!r} ended early")
 
 
 def wait_for_the_ready_file(machine: Machine) -> None:
-    """Wait as the page tells whoever has to wait."""
+    """Wait for the ready file that the page names."""
     (place,) = re.findall(r"ready file is `/(\S+)`", read(SYSTEMD))
     deadline = time.monotonic() + SECONDS_MAX
     while not (machine.root / place).exists():
         assert "active" == machine.run("systemctl is-active braidmq").strip()
         assert time.monotonic() < deadline
-        time.sleep(0.05)  # the condition is in another process
+        time.sleep(0.05)  # it changes in another process
 
 
 def edit(machine: Machine, command: str, *lines: str) -> None:
-    """Give the command a terminal, and an editor that writes *lines* where they belong."""
+    """Run the command with a terminal and an editor that inserts *lines*."""
     text = "\n".join(["[Service]", *lines, ""])
     (machine.root / "srv/lines").write_text(text, "utf-8")
     machine.run(f"SYSTEMD_EDITOR='sed -i -e 2r/srv/lines' script -qec '{command}' /dev/null")
 
 
 def wait_until_it_fails(machine: Machine) -> None:
-    """Wait until systemd has seen the broker end by itself."""
+    """Wait until systemd has seen the broker exit."""
     deadline = time.monotonic() + SECONDS_MAX
     state = "systemctl show -P SubState braidmq"
     while machine.run(state).strip() not in {"auto-restart", "failed"}:
         assert time.monotonic() < deadline
-        time.sleep(0.05)  # the condition is in another process
+        time.sleep(0.05)  # it changes in another process
 
 
-def test_the_page_ends_with_a_broker_that_is_ready(machine: Machine, key: str) -> None:
-    """Enabled for the next boot, with its log, its ready file and the key where it says."""
+def test_the_page_ends_with_a_ready_broker(machine: Machine, key: str) -> None:
+    """Enabled at boot, with its log, ready file and key where the page says."""
     links = machine.root / "etc/systemd/system/multi-user.target.wants"
     url = f"http://{key}@127.0.0.1:9100"
 
@@ -142,8 +140,8 @@ def test_the_page_ends_with_a_broker_that_is_ready(machine: Machine, key: str) -
 
 
 @pytest.mark.usefixtures("key")
-def test_the_unit_takes_everything_else_away(machine: Machine) -> None:
-    """The kernel's account of it: no capability, none to be had, its system calls filtered."""
+def test_the_unit_drops_all_privileges(machine: Machine) -> None:
+    """According to the kernel: no capabilities, no way to gain any, filtered system calls."""
     status = machine.run('cat "/proc/$(systemctl show -P MainPID braidmq)/status"')
     found = dict(
         re.findall(r"^(CapEff|CapBnd|NoNewPrivs|Seccomp):\s+(\S+)$", status, re.MULTILINE)
@@ -153,8 +151,8 @@ def test_the_unit_takes_everything_else_away(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("key")
-def test_systemd_has_nothing_to_say_against_the_unit(machine: Machine) -> None:
-    """As it is installed; and it says how far the protection goes, as the page tells."""
+def test_systemd_accepts_the_unit(machine: Machine) -> None:
+    """As installed; its security analysis works as the page says."""
     verified = machine.attempt("systemd-analyze verify --man=no braidmq.service")
     (command,) = re.findall(r"`(systemd-analyze [^`]+)`", read(SYSTEMD))
 
@@ -162,17 +160,17 @@ def test_systemd_has_nothing_to_say_against_the_unit(machine: Machine) -> None:
     assert "OK" in machine.run(f"{command} --no-pager").splitlines()[-1]
 
 
-def test_the_command_in_the_page_on_operation_is_the_units() -> None:
-    """So it is run above."""
+def test_the_command_on_the_operations_page_is_the_units() -> None:
+    """So the tests above run it."""
     pattern = r"^ExecStart=/opt/braidmq/bin/(.*)$"
     (start,) = re.findall(pattern, read("ops/braidmq.service"), re.MULTILINE)
 
-    assert [start] == told("docs/operations.md")[0]
+    assert [start] == commands_in("docs/operations.md")[0]
 
 
 @pytest.mark.usefixtures("key")
-def test_a_port_below_1024_needs_what_the_page_says(machine: Machine) -> None:
-    """It is refused without the two settings, and taken with them."""
+def test_a_port_below_1024_needs_the_documented_settings(machine: Machine) -> None:
+    """The broker fails without the two settings, and starts with them."""
     ((ambient, capability),) = re.findall(r"needs `(\w+=)(\w+)`", read(SYSTEMD))
     (bounding,) = re.findall(r"the same in `(\w+=)`", read(SYSTEMD))
     (command,) = re.findall(r"`(systemctl edit [^`]+)`", read(SYSTEMD))
@@ -186,19 +184,19 @@ def test_a_port_below_1024_needs_what_the_page_says(machine: Machine) -> None:
         wait_for_the_ready_file(machine)
         assert "200\n" == machine.run(f'python3 -c "{PROBE.replace("9100", "80")}"')
     finally:
-        # Starts are counted, too, and after five of them systemd would refuse the next.
+        # systemd counts starts as well, and would refuse the sixth.
         machine.run("systemctl revert braidmq; systemctl reset-failed braidmq")
         machine.run("systemctl restart braidmq")
 
 
-def test_an_upgrade_keeps_what_was_published(machine: Machine, key: str) -> None:
-    """Stopped, installed and started as the page says: another version, the same messages."""
+def test_an_upgrade_keeps_the_messages(machine: Machine, key: str) -> None:
+    """Stopped, upgraded and started as the page says."""
     url = f"vibe://{key}@127.0.0.1:2925"
     new = new_version()
     wait_for_the_ready_file(machine)
     machine.run(f"{PROGRAM} publish orders 4711 --url {url}")
     before = machine.run(f"{PROGRAM} --version")
-    for block in told(UPGRADE):
+    for block in commands_in(UPGRADE):
         for line in block:
             machine.run(line)
     wait_for_the_ready_file(machine)

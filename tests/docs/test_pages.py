@@ -1,4 +1,4 @@
-"""Tutorials, how-tos and the five-minute start can be followed, block by block."""
+"""Tutorials, how-tos and the five-minute start work, block by block."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from tests.docs.test_snippets import ROOT, blocks, read
 
 
 def test_a_page_may_wait_for_less_than_a_second() -> None:
-    """What it waits for may be there at once, and then nobody sees that it cannot."""
+    """A broken `sleep` might go unnoticed, as its wait is not always needed."""
     shell = typed("sleep 0.01", ("blip://nowhere", "http://nowhere"))
     done = subprocess.run(["bash", "-euc", shell], capture_output=True, check=False)
 
@@ -24,7 +24,7 @@ def test_a_page_may_wait_for_less_than_a_second() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("document", FOLLOWED)
 def test_a_page_can_be_followed(document: str, tmp_path: Path) -> None:
-    """Each block ends well, with what those before it have left in the directory."""
+    """Each block succeeds with the files that the earlier ones left."""
     if "openssl" in read(document) and shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     done = followed(document)
@@ -36,7 +36,7 @@ def test_a_page_can_be_followed(document: str, tmp_path: Path) -> None:
     assert len(done) >= 4
 
 
-def test_every_page_that_starts_something_is_followed() -> None:
+def test_every_page_that_starts_a_broker_is_followed() -> None:
     """A block that waits for a broker makes sense only within its page."""
     starting = {
         b.document
@@ -48,7 +48,7 @@ def test_every_page_that_starts_something_is_followed() -> None:
 
 
 def test_no_page_is_left_out_of_the_site() -> None:
-    """Each is in a table of contents of the first page."""
+    """Each is in a table of contents on the index page."""
     listed = set(re.findall(r"^([\w/-]+)$", read("docs/index.md"), re.MULTILINE))
     pages = {
         path.relative_to(ROOT / "docs").with_suffix("").as_posix()

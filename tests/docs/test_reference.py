@@ -1,4 +1,4 @@
-"""The HTTP page names every request that there is, with its parameters, and no other."""
+"""The HTTP page lists every request with its parameters, and no other."""
 
 import re
 from typing import Final
@@ -14,8 +14,8 @@ from tests.unit.admin.world import World
 REQUEST: Final = re.compile(r"`(GET|POST|DELETE) (/[^`\s?]*)(?:\?([^`\s]*))?`")
 
 
-def told() -> dict[tuple[str, str], set[str]]:
-    """Return the requests of the pages, with the names in their queries."""
+def documented() -> dict[tuple[str, str], set[str]]:
+    """Return the requests on the pages with their query parameters."""
     found: dict[tuple[str, str], set[str]] = {}
     for document in ("docs/reference/http.md", "docs/operations.md"):
         for method, path, query in REQUEST.findall(read(document)):
@@ -25,8 +25,8 @@ def told() -> dict[tuple[str, str], set[str]]:
     return found
 
 
-def test_every_request_is_told_with_its_parameters() -> None:
-    """As the endpoints declare them, from which the OpenAPI description is made, too."""
+def test_every_request_is_documented_with_its_parameters() -> None:
+    """As the endpoints declare them, like the OpenAPI description."""
     known = {
         (endpoint.method, re.sub(r"\{\w+\}", "{}", endpoint.path)): {
             parameter.name for parameter in endpoint.query
@@ -34,11 +34,11 @@ def test_every_request_is_told_with_its_parameters() -> None:
         for endpoint in endpoints_of(World(recovered=False).status, loopback=True)
     }
 
-    assert known == told()
+    assert known == documented()
 
 
-def test_the_fields_of_a_message_are_those_of_the_code() -> None:
-    """As they are shown, and as they are posted: every one, and no other."""
+def test_the_fields_of_a_message_match_the_code() -> None:
+    """For shown and for posted messages: every field, and no other."""
     text = read("docs/reference/http.md")
     text = text[text.index("| field |") : text.index("So what GET answers")]
     rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The site builds without a warning, and what is made from the code is what the code says."""
+"""The site builds without warnings, and its generated pages are up to date."""
 
 import os
 import re
@@ -19,7 +19,7 @@ LIMIT_BYTES: Final = 1_000_000
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as `make docs` does: warnings are errors, references are looked up."""
+    """The site, built like `make docs` does: warnings are errors, references are checked."""
     place = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [
@@ -38,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Links(HTMLParser):
-    """What a page leads to, loads, and can be led to."""
+    """The links, loaded files and ids of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -48,18 +48,18 @@ class Links(HTMLParser):
         self.feed(path.read_text("utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        said = {name: value or "" for name, value in attrs}
-        if "id" in said:
-            self.ids.add(said["id"])
-        if tag == "a" and "href" in said:
-            self.links.add(said["href"])
+        values = {name: value or "" for name, value in attrs}
+        if "id" in values:
+            self.ids.add(values["id"])
+        if tag == "a" and "href" in values:
+            self.links.add(values["href"])
         elif tag in {"link", "script", "img"}:
-            self.loaded.add(said.get("src") or said.get("href", ""))
+            self.loaded.add(values.get("src") or values.get("href", ""))
 
 
 @pytest.mark.slow
-def test_every_page_is_there_and_every_link_leads_somewhere(site: Path) -> None:
-    """Also those within a page, which only the built one has."""
+def test_every_page_exists_and_every_link_works(site: Path) -> None:
+    """Including anchors, which only the built pages have."""
     pages = {path.relative_to(site).as_posix(): Links(path) for path in site.rglob("*.html")}
     sources = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
     assert set() == {p.with_suffix(".html").as_posix() for p in sources} - pages.keys()
@@ -80,25 +80,34 @@ def test_every_page_is_there_and_every_link_leads_somewhere(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_read_without_a_network(site: Path) -> None:
-    """Nothing is loaded from elsewhere."""
+def test_the_site_works_without_a_network(site: Path) -> None:
+    """It loads nothing from other hosts."""
     loaded = {what for path in site.rglob("*.html") for what in Links(path).loaded}
 
     assert [] == [what for what in sorted(loaded) if "//" in what]
 
 
 @pytest.mark.parametrize("name", generate.pages())
-def test_what_is_made_from_the_code_is_current(name: str) -> None:
-    """`make docs` writes it anew."""
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    """`make docs` regenerates them."""
     assert generate.pages()[name] == (generate.PLACE / name).read_text("utf-8")
 
 
-def test_the_commands_are_all_there() -> None:
-    """Those of the interface that users rely on."""
+def test_the_command_reference_is_complete() -> None:
+    """It has every command that users rely on."""
     text = (ROOT / "docs/reference/command-line.md").read_text("utf-8")
-    told = set(re.findall(r"^## `braidmq (.*)`$", text, re.MULTILINE))
+    listed = set(re.findall(r"^## `braidmq (.*)`$", text, re.MULTILINE))
 
-    assert {"serve", "publish", "subscribe", "topics", "top", "bench", "demo", "doctor"} <= told
-    assert {f"queue {verb}" for verb in ("create", "list", "info", "delete", "purge")} <= told
-    assert {"dlq list", "dlq replay", "dlq purge", "keys new", "keys list"} <= told
-    assert {"wal verify", "wal dump", "wal repair", "config show", "discover"} <= told
+    assert {
+        "serve",
+        "publish",
+        "subscribe",
+        "topics",
+        "top",
+        "bench",
+        "demo",
+        "doctor",
+    } <= listed
+    assert {f"queue {verb}" for verb in ("create", "list", "info", "delete", "purge")} <= listed
+    assert {"dlq list", "dlq replay", "dlq purge", "keys new", "keys list"} <= listed
+    assert {"wal verify", "wal dump", "wal repair", "config show", "discover"} <= listed

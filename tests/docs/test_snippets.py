@@ -1,9 +1,9 @@
-"""The documents are true: what they tell to run runs, what they name is there.
+"""The documentation is correct: its examples run, and the names in it exist.
 
-A fenced block says by its label what it is: `python` and `sh` are run against a real broker,
-`toml` is loaded as a configuration, `text` is to be looked at, and `test_told.py` says who runs
-a command in it. A `sh` block that begins with `# one terminal` runs beside the next one. A
-tutorial is followed from its first block to its last, in one directory, beside one broker.
+The label of a fenced block says what it is: `python` and `sh` run against a real broker, `toml`
+is loaded as a configuration, and `text` is only shown; `test_told.py` says which test runs a
+command in it. A `sh` block that starts with `# one terminal` runs in parallel to the next one.
+A tutorial is followed from its first block to its last, in one directory with one broker.
 """
 
 import json
@@ -62,14 +62,14 @@ OURS: Final = (
     "docs/tutorials/sensors.md",
     "docs/tutorials/service.md",
 )
-"""Documents whose every block must have a label."""
+"""Documents in which every block must have a label."""
 
 TUTORIALS: Final = ("docs/spark.md",)
 PIPELINES: Final = ("docs/tables.md", "docs/pipelines.md")
-"""Their commands go on from each other's tables."""
+"""Their commands build on each other's tables."""
 
 PAGES: Final = ("docs/start.md", "docs/tutorials/", "docs/howto/")
-"""Followed from their beginning to their end, those that start a broker: `test_pages.py`."""
+"""Those that start a broker are followed from start to end in `test_pages.py`."""
 
 LABELS: Final = frozenset({"python", "sh", "text", "toml"})
 FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -122,23 +122,25 @@ def starts_a_broker(document: str) -> bool:
     return document.startswith(PAGES) and BACKGROUND in read(document)
 
 
-def apart(label: str) -> dict[str, Block]:
-    """Return the blocks that stand for themselves."""
+def independent(label: str) -> dict[str, Block]:
+    """Return the blocks that are independent of each other."""
     together = (*TUTORIALS, *PIPELINES)
     found = [block for block in blocks(label) if block.document not in together]
     return named([block for block in found if not starts_a_broker(block.document)])
 
 
-PYTHON: Final = apart("python")
-SHELL: Final = {name: block for name, block in apart("sh").items() if block.document in OURS}
+PYTHON: Final = independent("python")
+SHELL: Final = {
+    name: block for name, block in independent("sh").items() if block.document in OURS
+}
 SPARK: Final = "braidmq pipeline "
-"""What starts Spark is run by `tests/integration/spark/test_documents.py`."""
+"""Blocks with this start Spark; `tests/integration/spark/test_documents.py` runs them."""
 TOML: Final = named(blocks("toml"))
 
 
 @contextmanager
 def serving(directory: Path, flight: str = "off") -> Iterator[Broker]:
-    """Start a broker in development mode below *directory* that speaks every strand."""
+    """Start a broker in development mode below *directory*, with every strand."""
     ready_file = directory / "ready.json"
     places = ["--data-dir", str(directory / "data"), "--ready-file", str(ready_file)]
     listeners = [f"--{name}=127.0.0.1:0" for name in ("blip", "vibe", "qumbed", "http")]
@@ -150,8 +152,8 @@ def serving(directory: Path, flight: str = "off") -> Iterator[Broker]:
             deadline = time.monotonic() + START_S_MAX
             while not ready_file.exists():
                 assert process.poll() is None
-                assert time.monotonic() < deadline, "the broker does not become ready"
-                time.sleep(0.01)  # the condition is in another process
+                assert time.monotonic() < deadline, "the broker did not become ready"
+                time.sleep(0.01)  # another process writes it
             yield Broker(process, json.loads(ready_file.read_text("utf-8")), ready_file)
         finally:
             process.kill()
@@ -165,7 +167,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def old_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory of a broker that had something to do and was stopped."""
+    """The data directory of a stopped broker with some messages."""
     directory = tmp_path_factory.mktemp("stopped")
     with running(directory) as broker:
         subprocess.run(
@@ -189,7 +191,7 @@ def here(text: str, broker: Broker) -> str:
 
 
 def script_of(block: Block, broker: Broker) -> str:
-    """Return what a block tells to type, here."""
+    """Return the script of a block for this run."""
     lines = [line for line in block.text.splitlines() if not line.startswith("make ")]
     return here("\n".join(lines), broker).replace(".venv/bin/", "")
 
@@ -221,8 +223,8 @@ def until_subscribed(broker: Broker, reader: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PYTHON)
-def test_python_runs(name: str, broker: Broker, tmp_path: Path) -> None:
-    """As it stands, but for the port; it ends by itself, well and with something to say."""
+def test_python_examples_run(name: str, broker: Broker, tmp_path: Path) -> None:
+    """Unchanged except for the port; it ends by itself, successfully."""
     script = tmp_path / "snippet.py"
     script.write_text(here(PYTHON[name].text, broker), "utf-8")
     done = subprocess.run(
@@ -240,7 +242,7 @@ def test_python_runs(name: str, broker: Broker, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n, block in SHELL.items() if SPARK not in block.text])
 def test_shell_commands_run(name: str, broker: Broker, old_log: Path, tmp_path: Path) -> None:
-    """Each block ends with 0 and says nothing on stderr; `data` is a stopped broker's log."""
+    """Each block exits with 0 and an empty stderr; `data` is a stopped broker's log."""
     shutil.copytree(old_log, tmp_path / "data")
     block = SHELL[name]
     following = list(SHELL.values())
@@ -260,17 +262,17 @@ def test_shell_commands_run(name: str, broker: Broker, old_log: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("name", SHELL)
-def test_what_make_is_told_is_a_target(name: str) -> None:
+def test_make_targets_exist(name: str) -> None:
     """`make X` in a document is a rule of the Makefile."""
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
-    told = set(re.findall(r"^make ([a-z-]+)", SHELL[name].text, re.MULTILINE))
+    used = set(re.findall(r"^make ([a-z-]+)", SHELL[name].text, re.MULTILINE))
 
-    assert set() == told - targets
+    assert set() == used - targets
 
 
 @pytest.mark.parametrize("name", TOML)
 def test_configuration_loads(name: str, tmp_path: Path) -> None:
-    """A block of TOML is a configuration, once the files that it names are there."""
+    """A TOML block is a valid configuration, once the files that it names exist."""
     text = TOML[name].text
     for place in set(re.findall(r'"(/?[^"]+\.pem)"', text)):
         local = tmp_path / Path(place).name
@@ -282,14 +284,14 @@ def test_configuration_loads(name: str, tmp_path: Path) -> None:
 
 
 def test_every_block_of_ours_has_a_label() -> None:
-    """So that nobody has to guess whether it is meant to be run."""
+    """So that it is clear whether it is meant to be run."""
     wrong = [b.name for b in blocks() if b.document in OURS and b.label not in LABELS]
 
     assert [] == wrong
 
 
 def test_there_is_something_to_run() -> None:
-    """A pattern that finds nothing would prove nothing."""
+    """If the pattern found no blocks, the tests would prove nothing."""
     runs = {block.document for block in [*PYTHON.values(), *SHELL.values()]}
 
     pages = {f"docs/protocols/{strand}.md" for strand in ("blip", "vibe")}
@@ -298,8 +300,8 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.parametrize("document", documents())
-def test_links_lead_somewhere(document: str) -> None:
-    """Every relative link is a file of the tree, and its anchor a heading in it."""
+def test_links_work(document: str) -> None:
+    """Every relative link leads to a file of the tree, its anchor to a heading in it."""
     for link in LINK.findall(read(document)):
         target, _, anchor = str(link).partition("#")
         if "://" in target:
@@ -314,8 +316,8 @@ def test_links_lead_somewhere(document: str) -> None:
 
 
 @pytest.mark.parametrize("document", [*OURS, "CONTRIBUTING.md"])
-def test_files_that_are_named_are_there(document: str) -> None:
-    """Tests that prove something, modules that do something."""
+def test_named_files_exist(document: str) -> None:
+    """Tests and modules that a document mentions."""
     text = read(document)
     places = [ROOT / path for path in PATH.findall(text)]
     places += [
@@ -327,28 +329,28 @@ def test_files_that_are_named_are_there(document: str) -> None:
     assert [] == [str(path.relative_to(ROOT)) for path in places if not path.exists()]
 
 
-def test_variables_that_are_named_are_read() -> None:
-    """An environment variable in a document is looked at somewhere."""
-    told = {name for document in OURS for name in VARIABLE.findall(read(document))}
+def test_named_environment_variables_are_used() -> None:
+    """The code reads every environment variable that a document mentions."""
+    documented = {name for document in OURS for name in VARIABLE.findall(read(document))}
     code = [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), ROOT / "setup.py"]
     known = {name for path in code for name in VARIABLE.findall(path.read_text("utf-8"))}
 
-    assert {"BRAIDMQ_SIM_SEEDS", "BRAIDMQ_MODEL_EXAMPLES", "BRAIDMQ_HYPOTHESIS"} <= told
-    assert set() == told - known
+    assert {"BRAIDMQ_SIM_SEEDS", "BRAIDMQ_MODEL_EXAMPLES", "BRAIDMQ_HYPOTHESIS"} <= documented
+    assert set() == documented - known
 
 
-def test_the_frame_table_is_the_codecs() -> None:
-    """Every type of frame is in the table with its number."""
+def test_the_frame_table_matches_the_codec() -> None:
+    """Every frame type is in the table with its number."""
     row = re.compile(r"^\| (0x0\w) \| ([A-Z]+) \|", re.MULTILINE)
-    told = dict(row.findall(read("docs/protocols/blip.md")))
-    known = {f"0x{frames.__dict__[name]:02X}": name for name in told.values()}
+    documented = dict(row.findall(read("docs/protocols/blip.md")))
+    known = {f"0x{frames.__dict__[name]:02X}": name for name in documented.values()}
 
-    assert known == told
-    assert {f"0x{n:02X}" for n in range(frames.HELLO, frames.CREDIT + 1)} == told.keys()
+    assert known == documented
+    assert {f"0x{n:02X}" for n in range(frames.HELLO, frames.CREDIT + 1)} == documented.keys()
 
 
 def test_every_refusal_of_the_broker_is_in_the_reply_table() -> None:
-    """The texts of NACKs are those of the source, all of them."""
+    """The table has every NACK text of the source."""
     paths = ("src/braidmq/wire/blip/session.py", "src/braidmq/server/strands/blip.py")
     source = "".join(map(read, paths))
     texts = set(
@@ -356,31 +358,31 @@ def test_every_refusal_of_the_broker_is_in_the_reply_table() -> None:
     )
     texts |= set(re.findall(r'frames\.\w+\): "([^"]+)"', source))
     texts |= set(re.findall(r'NOT_FOUND, "([^"]+)"', source.replace("\n", " ")))
-    told = read("docs/protocols/blip.md")
+    page = read("docs/protocols/blip.md")
 
     assert len(texts) > 8
-    assert [] == [text for text in sorted(texts) if f"`{text}`" not in told]
+    assert [] == [text for text in sorted(texts) if f"`{text}`" not in page]
 
 
 VIBE: Final = "docs/protocols/vibe.md"
 
 
-def test_the_command_table_is_the_codecs() -> None:
-    """Every type of message on Vibe is in the table with its number and its name."""
+def test_the_command_table_matches_the_codec() -> None:
+    """Every Vibe message type is in the table with its number and its name."""
     constant = re.compile(r"^([A-Z_]+): Final = (\d+)$", re.MULTILINE)
     source = read("src/braidmq/wire/vibe/messages.py")
     types = constant.findall(source[: source.index("VERSION: Final")])
     row = re.compile(r"^\| (\d+) \| (\w+) \| (?:client|broker|both) \|", re.MULTILINE)
-    told = [
+    documented = [
         (re.sub("(?<=[a-z])(?=[A-Z])", "_", name).upper(), number)
         for number, name in row.findall(read(VIBE))
     ]
 
     assert ("ERROR", "99") in types
-    assert types == told
+    assert types == documented
 
 
-def test_the_frame_that_is_drawn_is_the_codecs() -> None:
+def test_the_drawn_frame_matches_the_codec() -> None:
     """Byte for byte, in dialect 1.1."""
     (drawn,) = re.findall(r"^((?:[0-9a-f]{2} +)+[0-9a-f]{2})\nlength", read(VIBE), re.MULTILINE)
     body = vibe_messages.write_body(
@@ -390,8 +392,8 @@ def test_the_frame_that_is_drawn_is_the_codecs() -> None:
     assert bytes.fromhex(drawn) == vibe_frames.encode(vibe_frames.DIALECT_1_1, body)
 
 
-def test_every_error_code_is_in_the_page() -> None:
-    """Those of the session, and none that it does not know."""
+def test_every_error_code_is_on_the_page() -> None:
+    """Exactly those that the session knows."""
     codes = {value for name, value in vars(session).items() if name == value}
     rows = re.findall(r"^\| (`[A-Z_`, ]+`) \|", read(VIBE), re.MULTILINE)
 
@@ -401,7 +403,7 @@ def test_every_error_code_is_in_the_page() -> None:
 
 @pytest.mark.parametrize("names", [queue_options.MODES, queue_options.STRATEGIES])
 def test_modes_and_strategies_have_their_numbers(names: tuple[str, ...]) -> None:
-    """As clients send them."""
+    """The numbers that clients send."""
     rows = re.findall(r"^\| (\d) \| `(\w+)` \|", read(VIBE), re.MULTILINE)
 
     assert [(str(number), name) for number, name in enumerate(names)] == [

@@ -1,4 +1,4 @@
-"""The page on operation tells the spans of a message as they are."""
+"""The operations page documents the spans of a message correctly."""
 
 import re
 from typing import Final
@@ -21,26 +21,26 @@ def section() -> str:
     return str(found)
 
 
-def spans_told() -> dict[str, str]:
+def documented_spans() -> dict[str, str]:
     """Return the kind of each span, by the first word of its name."""
     rows = re.findall(r"^\| `(\w+)(?: TOPIC)?` \| (\w+) \|", section(), re.MULTILINE)
     return {name: kind.upper() for name, kind in rows}
 
 
-def attributes_told() -> dict[str, set[str]]:
+def documented_attributes() -> dict[str, set[str]]:
     """Return the attributes of each span."""
-    told: dict[str, set[str]] = {name: set() for name in SPANS}
+    found: dict[str, set[str]] = {name: set() for name in SPANS}
     rows = re.findall(r"^\| `(\w+\.[\w.]+)` \| (.*?) \|", section(), re.MULTILINE)
     for attribute, where in rows:
         named = set(re.findall(r"`(\w+)`", where))
         for span in set(SPANS) - named if where.startswith("all") else named:
-            told[span].add(attribute)
-    return told
+            found[span].add(attribute)
+    return found
 
 
 @pytest.mark.asyncio
-async def test_spans_and_attributes_are_those_of_the_page() -> None:
-    """All of them, each with its kind, and no others."""
+async def test_spans_and_attributes_match_the_page() -> None:
+    """Every span with its kind and attributes, and no other."""
     async with running_broker() as broker, braidmq.connect(broker.url()) as client:
         traced = Traced(broker)
         async with client.subscribe("orders", qos=1) as incoming:
@@ -50,20 +50,20 @@ async def test_spans_and_attributes_are_those_of_the_page() -> None:
             await client.publish("orders", b"fence", qos=1)
         found = {span.name.split()[0]: span for span in traced.exporter.get_finished_spans()}
 
-        assert spans_told() == {name: span.kind.name for name, span in found.items()}
-        assert attributes_told() == {
+        assert documented_spans() == {name: span.kind.name for name, span in found.items()}
+        assert documented_attributes() == {
             name: set(span.attributes or {}) for name, span in found.items()
         }
 
 
-def test_bounds_are_those_of_the_code() -> None:
-    """As numbers, which nobody would look for when they change."""
+def test_limits_match_the_code() -> None:
+    """Otherwise the numbers would be forgotten when they change."""
     assert f"first {tracing.SPANS_PER_BATCH_MAX} messages" in section()
     assert f"latest {tracing.KNOWN_MAX:,} messages" in section()
 
 
-def test_variables_do_what_the_page_says() -> None:
-    """Each that turns traces on or off is known by that name."""
+def test_variables_work_as_documented() -> None:
+    """The code knows each variable that turns traces on or off."""
     on = re.findall(r"`(OTEL_EXPORTER_OTLP_\w+)`", section())
 
     assert ["otlp", "otlp"] == [wanted_exporter({name: "http://x"}) for name in on]

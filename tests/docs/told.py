@@ -1,16 +1,16 @@
-"""Command lines in blocks that are to be looked at: who follows a page takes them from here."""
+"""Command lines in `text` blocks, for the tests that follow a page."""
 
 from tests.docs.test_snippets import blocks
 
 
-def told(document: str, label: str = "text") -> list[list[str]]:
-    """Return the commands of a page, block by block, without what is said beside them."""
+def commands_in(document: str, label: str = "text") -> list[list[str]]:
+    """Return the commands of a page, block by block, without comments."""
     texts = [block.text for block in blocks(label) if block.document == document]
     return [commands(text) for text in texts]
 
 
 def commands(text: str) -> list[str]:
-    """Return the lines of a block: continued ones as one, empty ones and comments left out."""
+    """Return the lines of a block, with continued lines joined, without comments."""
     lines = (
         line.partition(" #")[0].rstrip() for line in text.replace("\\\n", " ").splitlines()
     )

@@ -1,4 +1,4 @@
-"""What the tests of the Flight endpoint share: a broker that serves it, and how to ask it."""
+"""Helpers of the Flight tests: a broker that serves it, and calls to it."""
 
 import asyncio
 import json
@@ -16,13 +16,13 @@ FLIGHT: Final = ("--flight", "127.0.0.1:0")
 Answer = TypeVar("Answer")
 
 
-async def asked(call: Callable[..., Answer], *given: Any, **named: Any) -> Answer:  # noqa: ANN401 - of call
-    """Call what waits for the network on a thread."""
+async def in_thread(call: Callable[..., Answer], *given: Any, **named: Any) -> Answer:  # noqa: ANN401 - passed on
+    """Run a blocking call on a thread."""
     return await asyncio.to_thread(call, *given, **named)
 
 
 @asynccontextmanager
-async def serving(directory: Path, *flags: str, **given: Any) -> AsyncIterator[Served]:  # noqa: ANN401 - of served
+async def serving(directory: Path, *flags: str, **given: Any) -> AsyncIterator[Served]:  # noqa: ANN401 - passed on
     async with served(directory, *FLIGHT, *flags, **given) as broker:
         await broker.ready()
         yield broker
@@ -33,7 +33,7 @@ def endpoint_of(broker: Served, key: str = "dev-key") -> Endpoint:
 
 
 def assert_clean(broker: Served) -> None:
-    """Assert that all it has said are lines of its log, and no traceback among them."""
+    """Assert that the broker wrote only JSON log lines, without any traceback."""
     for line in broker.stderr.splitlines():
         assert "Traceback" not in json.dumps(json.loads(line))
 

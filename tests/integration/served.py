@@ -1,4 +1,4 @@
-"""`braidmq serve` as a process of its own, for tests that look at it from outside."""
+"""Run `braidmq serve` as its own process, for tests that see it from the outside."""
 
 import asyncio
 import hashlib
@@ -18,7 +18,7 @@ COMMAND: Final = (sys.executable, "-c", "from braidmq.cli.main import run; run()
 
 
 class Served:
-    """A `braidmq serve` that was started."""
+    """A running `braidmq serve`."""
 
     def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
         self.process = process
@@ -36,7 +36,7 @@ class Served:
             self._stderr += data
 
     def facts(self) -> dict[str, Any]:
-        """Return what the ready file says, which must be whole whenever it is there."""
+        """Return the content of the ready file, or nothing; it must never be half written."""
         try:
             text = self.ready_file.read_text()
         except FileNotFoundError:
@@ -78,9 +78,9 @@ class Served:
             await peer.leave()
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Ask the HTTP listener."""
+        """Send a GET to the HTTP listener."""
 
-        def asked() -> tuple[int, str]:
+        def response_of() -> tuple[int, str]:
             host, _, port = self.facts()["http"].rpartition(":")
             connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
             try:
@@ -90,7 +90,7 @@ class Served:
             finally:
                 connection.close()
 
-        return await asyncio.to_thread(asked)
+        return await asyncio.to_thread(response_of)
 
 
 @asynccontextmanager
@@ -101,7 +101,7 @@ async def served(
     dev: bool = True,
     environment: dict[str, str] | None = None,
 ) -> AsyncIterator[Served]:
-    """Start a broker in *directory* on free ports; end it, if it has not ended, at the end."""
+    """Run a broker in *directory* on free ports; kill it at the end if it still runs."""
     directory.mkdir(exist_ok=True)  # noqa: ASYNC240 - nothing else runs meanwhile
     (directory / "braidmq.toml").write_text(config)
     command = [
@@ -141,7 +141,7 @@ async def refused(
     dev: bool = True,
     environment: dict[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Return how a broker that cannot start ends: its exit code and its last line."""
+    """Run a broker that cannot start; return its exit code and its last line."""
     starting = served(directory, *flags, config=config, dev=dev, environment=environment)
     async with starting as broker:
         code = await broker.ended()

@@ -1,8 +1,8 @@
-"""One admission: a publish is judged alike whichever of the five ways brings it.
+"""Admission: the broker treats a publish alike, whichever of the five ways it comes in.
 
-Each way in is an adapter: it publishes once to the queue `q`, over a real socket, and returns
-what its publisher is told, "" when the message is stored. The broker is the real daemon, its
-disk one that can be full.
+Each way is an adapter that publishes to the queue `q` over a real socket and returns the text
+of the error, or "" once the message is stored. The broker is the real daemon on a fake disk
+that can fill up.
 """
 
 import asyncio
@@ -27,26 +27,26 @@ from braidmq.testing.broker import RunningBroker
 from braidmq.testing.disk import FakeDisk
 from tests.integration.blip import peer as blip
 from tests.integration.blip.peer import PATIENCE_S, broker_at, until, until_committed
-from tests.integration.flights import asked, rows
+from tests.integration.flights import in_thread, rows
 from tests.integration.qumbed import peer as qumbed
 from tests.integration.vibe import peer as vibe
 
 pytestmark = pytest.mark.asyncio
 
 Publish = Callable[[str], Awaitable[str]]
-"""Publishes a message whose own id, where the way in has one, is given; returns the answer."""
+"""Publishes a message with the given deduplication id, and returns the error or ""."""
 
 Way = Callable[[RunningBroker], "AsyncIterator[Publish]"]
 
 NO_ROOM: Final = "space"
-"""What every refusal of a full log says, among other words."""
+"""A word in every refusal by a full log."""
 
 
-# The ways in.
+# The five ways to publish.
 
 
 async def by_blip(broker: RunningBroker) -> AsyncIterator[Publish]:
-    """Blip: silence, proven by a PONG, or a NACK. It has no dedup ids."""
+    """Blip: a NACK or, before the PONG, nothing. It has no deduplication ids."""
     async with blip.connected(broker) as peer:
 
         async def publish(_: str) -> str:
@@ -74,7 +74,7 @@ async def by_vibe(broker: RunningBroker) -> AsyncIterator[Publish]:
 
 
 async def by_qumbed(broker: RunningBroker) -> AsyncIterator[Publish]:
-    """Qumbed: an Ack or an Error; the frame's id is what a repeat is recognised by."""
+    """Qumbed: an Ack or an Error; the broker recognises a duplicate by the frame's id."""
     async with qumbed.connected(broker) as peer:
         stream = peer.open()
 
@@ -86,7 +86,7 @@ async def by_qumbed(broker: RunningBroker) -> AsyncIterator[Publish]:
 
 
 async def by_http(broker: RunningBroker) -> AsyncIterator[Publish]:
-    """HTTP: 201, or a status and a text."""
+    """HTTP: 201, or another status with a text."""
 
     def post(dedup_id: str) -> str:
         connection = http.client.HTTPConnection(*broker.address("http"), timeout=PATIENCE_S)
@@ -101,21 +101,22 @@ async def by_http(broker: RunningBroker) -> AsyncIterator[Publish]:
         return "" if response.status == 201 else f"{response.status} {text}"
 
     async def publish(dedup_id: str) -> str:
-        return await asked(post, dedup_id)
+        return await in_thread(post, dedup_id)
 
     yield publish
 
 
 async def by_sink(broker: RunningBroker) -> AsyncIterator[Publish]:
-    """The Spark sink: a batch of one row, staged beforehand; its key is what repeats share."""
+    """The Spark sink: a batch of one row, staged in advance; duplicates share its key."""
     endpoint = Endpoint(broker.endpoint, "dev-key")
     ids = [
-        (await asked(endpoint.stage, None, batch.schema, [batch])).id for batch in 3 * rows("q")
+        (await in_thread(endpoint.stage, None, batch.schema, [batch])).id
+        for batch in 3 * rows("q")
     ]
 
     async def publish(query: str) -> str:
         try:
-            await asked(endpoint.commit, SinkKey(query, "", 0), [ids.pop()])
+            await in_thread(endpoint.commit, SinkKey(query, "", 0), [ids.pop()])
         except BraidError as error:
             return str(error)
         return ""
@@ -133,7 +134,7 @@ every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDisk:
-    """Return the disk that the broker will work on."""
+    """The disk that the broker will use."""
     found = FakeDisk()
     monkeypatch.setattr(daemon, "Disk", lambda _: found)
     return found
@@ -141,7 +142,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDisk:
 
 @pytest_asyncio.fixture
 async def broker(disk: FakeDisk, tmp_path: Path) -> AsyncIterator[RunningBroker]:
-    """Return a broker on that disk, with Flight, for the sink."""
+    """A broker on that disk, with Flight for the sink."""
     del disk
     wal = {"segment_bytes": 64 * 1024}
     async with broker_at(tmp_path, wal=wal, flight={}) as running:
@@ -155,21 +156,21 @@ def engine_of(broker: RunningBroker) -> Engine:
 
 
 async def full_queue(broker: RunningBroker, strategy: str) -> Queue:
-    """Declare `q` with room for one message, and publish that one."""
+    """Declare `q` with room for one message, and fill it."""
     async with vibe.connected(broker) as peer:
         await peer.create("q", maxQueueSize=1, overflowStrategy=strategy)
         await peer.publish("q", b"0")
     return engine_of(broker).broker.queues.by_name["q"]
 
 
-def letters(broker: RunningBroker) -> int:
-    """Return how many dead letters of `q` there are."""
+def dead_letters(broker: RunningBroker) -> int:
+    """Return the number of dead letters of `q`."""
     found = engine_of(broker).broker.queues.by_name.get("dlq.q")
     return 0 if found is None else found.waiting()
 
 
 async def fill(broker: RunningBroker, disk: FakeDisk) -> None:
-    """Fill the disk, and have the log find that out."""
+    """Fill the disk, and publish until the log notices."""
     async with blip.connected(broker) as peer:
         disk.capacity = disk.used_bytes
         peer.send(blip.publish(1, "large", bytes(60_000)))
@@ -178,152 +179,154 @@ async def fill(broker: RunningBroker, disk: FakeDisk) -> None:
 
 @asynccontextmanager
 async def opened(way: Way, broker: RunningBroker) -> AsyncIterator[Publish]:
-    """Open a way in."""
-    ways = way(broker)
-    yield await anext(ways)
-    async for _ in ways:
+    """Run an adapter."""
+    adapter = way(broker)
+    yield await anext(adapter)
+    async for _ in adapter:
         raise AssertionError("an adapter yields once")
 
 
-async def parked(broker: RunningBroker, way: Way, asking: "asyncio.Task[str]") -> None:
-    """Wait until a publisher waits for room, as far as can be seen from outside."""
+async def until_blocked(
+    broker: RunningBroker, way: Way, publishing: "asyncio.Task[str]"
+) -> None:
+    """Wait until the publisher is blocked, as far as a test can tell."""
     queue = engine_of(broker).broker.queues.by_name["q"]
     sinks = engine_of(broker).broker.sinks
     if way is by_http:
-        await asyncio.sleep(0)  # whether it has come yet changes nothing of what it is told
+        await asyncio.sleep(0)  # whether the request has arrived yet makes no difference
     elif way is by_sink:
         await until(lambda: sinks.open is not None and sinks.waits_for)
-        # Until its intent is committed, a log that refuses would refuse the whole batch.
+        # Until its intent is committed, a full log would refuse the whole batch.
         engine_of(broker).end_turn()
         await until_committed(broker)
     else:
         await until(lambda: queue.blocked)
-    assert not asking.done()
+    assert not publishing.done()
 
 
-# The first disagreement: draining.
+# While the broker drains.
 
 
 @every_way
 @pytest.mark.parametrize("strategy", ["RedirectToDlq", "BlockPublisher", "DropNewest"])
-async def test_while_draining_no_durable_publish_is_taken(
+async def test_a_draining_broker_refuses_durable_publishes(
     broker: RunningBroker, way: Way, strategy: str
 ) -> None:
-    """The broker stops accepting durable publishes, also those to a full queue."""
+    """Even those to a full queue, whatever its overflow strategy."""
     await full_queue(broker, strategy)
     async with opened(way, broker) as publish:
         engine_of(broker).drain()
-        told = await publish("1")
+        answer = await publish("1")
 
-    assert SHUTTING_DOWN in told
-    assert (0, 0) == (letters(broker), engine_of(broker).broker.stats.dead_lettered)
+    assert SHUTTING_DOWN in answer
+    assert (0, 0) == (dead_letters(broker), engine_of(broker).broker.stats.dead_lettered)
 
 
 @every_way
-async def test_a_parked_publisher_is_told_that_the_broker_drains(
+async def test_a_blocked_publisher_is_refused_when_the_broker_drains(
     broker: RunningBroker, way: Way
 ) -> None:
-    """Nothing will make room any more: it does not wait until the connection is closed."""
+    """No consumer will make room any more, so it need not wait for the close."""
     await full_queue(broker, "BlockPublisher")
     async with opened(way, broker) as publish:
-        asking = asyncio.ensure_future(publish("1"))
-        await parked(broker, way, asking)
+        publishing = asyncio.ensure_future(publish("1"))
+        await until_blocked(broker, way, publishing)
         engine_of(broker).drain()
         async with asyncio.timeout(PATIENCE_S):
-            told = await asking
+            answer = await publishing
 
-    assert SHUTTING_DOWN in told
+    assert SHUTTING_DOWN in answer
 
 
-# The second: a log that refuses.
+# While the log refuses.
 
 
 @every_way
 @pytest.mark.parametrize("strategy", ["RedirectToDlq", "BlockPublisher", "DropNewest"])
-async def test_while_the_log_refuses_every_publisher_is_told(
+async def test_a_full_log_refuses_every_publish(
     broker: RunningBroker, disk: FakeDisk, way: Way, strategy: str
 ) -> None:
-    """Also one whose queue is full, and would have it wait."""
+    """Even to a full queue that would otherwise block its publishers."""
     queue = await full_queue(broker, strategy)
     async with opened(way, broker) as publish:
         await fill(broker, disk)
         async with asyncio.timeout(PATIENCE_S):
-            told = await publish("1")
+            answer = await publish("1")
         disk.capacity = None
 
-    assert NO_ROOM in told
-    assert (1, 0, 0) == (queue.waiting(), queue.pending, letters(broker))
+    assert NO_ROOM in answer
+    assert (1, 0, 0) == (queue.waiting(), queue.pending, dead_letters(broker))
 
 
 @pytest.mark.parametrize("way", WAYS[:-1], ids=lambda way: way.__name__)
-async def test_a_parked_publisher_is_told_that_the_log_refuses(
+async def test_a_blocked_publisher_is_refused_when_the_log_is_full(
     broker: RunningBroker, disk: FakeDisk, way: Way
 ) -> None:
-    """It is refused as one that comes now would be."""
+    """Just like a new one."""
     await full_queue(broker, "BlockPublisher")
     async with opened(way, broker) as publish:
-        asking = asyncio.ensure_future(publish("1"))
-        await parked(broker, way, asking)
+        publishing = asyncio.ensure_future(publish("1"))
+        await until_blocked(broker, way, publishing)
         await fill(broker, disk)
         async with asyncio.timeout(PATIENCE_S):
-            told = await asking
+            answer = await publishing
         disk.capacity = None
 
-    assert NO_ROOM in told
+    assert NO_ROOM in answer
 
 
-async def test_a_batch_that_was_begun_outlasts_a_log_that_refuses(
+async def test_a_sink_batch_in_progress_outlasts_a_full_log(
     broker: RunningBroker, disk: FakeDisk
 ) -> None:
-    """The sink waits for the queue, then for the log, and stores its row once there is room."""
+    """It waits for the queue, then for the log, and is stored once there is room."""
     queue = await full_queue(broker, "BlockPublisher")
     async with opened(by_sink, broker) as publish:
-        asking = asyncio.ensure_future(publish("1"))
-        await parked(broker, by_sink, asking)
+        publishing = asyncio.ensure_future(publish("1"))
+        await until_blocked(broker, by_sink, publishing)
         await fill(broker, disk)
         engine = engine_of(broker)
         engine.broker.queues.purge(queue, engine.now_us())
         disk.capacity = None
         async with asyncio.timeout(PATIENCE_S):
-            told = await asking
+            answer = await publishing
 
-    assert ("", 1) == (told, queue.waiting())
+    assert ("", 1) == (answer, queue.waiting())
 
 
-# The third: repeats.
+# Duplicates.
 
 
 @every_way
-async def test_a_repeat_makes_one_dead_letter(broker: RunningBroker, way: Way) -> None:
-    """A dedup id, a Qumbed frame's id and a batch's key hold for redirected messages, too.
+async def test_duplicates_make_one_dead_letter(broker: RunningBroker, way: Way) -> None:
+    """A dedup id, a Qumbed frame's id and a batch's key identify redirected messages, too.
 
-    Blip has no id that a publisher chooses: there every PUBLISH is a message.
+    Blip publishers cannot choose an id: there every PUBLISH is a new message.
     """
     await full_queue(broker, "RedirectToDlq")
     async with opened(way, broker) as publish:
-        told = [await publish("same") for _ in range(3)]
+        answers = [await publish("same") for _ in range(3)]
         await until_committed(broker)
 
     count = 3 if way is by_blip else 1
-    assert (["", "", ""], count) == (told, letters(broker))
+    assert (["", "", ""], count) == (answers, dead_letters(broker))
     assert count == engine_of(broker).broker.stats.dead_lettered
 
 
 @pytest.mark.parametrize("way", [by_vibe, by_qumbed, by_http], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("strategy", ["RedirectToDlq", "DropOldest"])
-async def test_a_publish_that_the_log_refused_is_not_remembered(
+async def test_a_publish_that_the_log_refused_does_not_count_as_a_duplicate(
     broker: RunningBroker, disk: FakeDisk, way: Way, strategy: str
 ) -> None:
-    """Its repeat is stored, in its queue or as a letter, when there is room again."""
+    """Its retry is stored, in the queue or as a dead letter, once there is room again."""
     await full_queue(broker, strategy)
     stats = engine_of(broker).broker.stats
     async with opened(way, broker) as publish:
-        disk.fail("*", 28, nth=1)  # ENOSPC, once: what is on its way is taken back
+        disk.fail("*", 28, nth=1)  # ENOSPC, once: the log rolls back the pending batch
         first = await publish("same")
         disk.heal()
         await until(lambda: not engine_of(broker).broker.refusal)
         second = [await publish("same") for _ in range(2)]
 
-    is_letter = int(strategy == "RedirectToDlq")
+    redirected = int(strategy == "RedirectToDlq")
     assert (True, ["", ""], 1) == (NO_ROOM in first, second, stats.duplicates)
-    assert (is_letter, is_letter) == (letters(broker), stats.dead_lettered)
+    assert (redirected, redirected) == (dead_letters(broker), stats.dead_lettered)

@@ -27,7 +27,7 @@ async def payloads_of(subscription: braidmq.Subscription, count: int) -> list[by
 
 
 async def test_published_messages_reach_every_subscription() -> None:
-    """Two subscriptions of a topic each get all of it, in order; another topic stays apart."""
+    """Two subscriptions each get the whole topic in order; another topic gets nothing."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("blip")) as client,
@@ -44,8 +44,8 @@ async def test_published_messages_reach_every_subscription() -> None:
         assert [] == await other.fetch(timeout=0)
 
 
-async def test_what_is_acknowledged_is_done() -> None:
-    """After a drain nothing is in flight and nothing comes again."""
+async def test_acknowledged_messages_do_not_come_again() -> None:
+    """After a drain nothing is in flight and nothing is redelivered."""
     async with running_broker() as broker, braidmq.connect(broker.url("blip")) as client:
         subscription = await client.subscribe("orders", keep=True)
         await client.publish_many("orders", [b"x"] * 100)
@@ -60,8 +60,8 @@ async def test_what_is_acknowledged_is_done() -> None:
             assert [] == await resumed.fetch(timeout=0)
 
 
-async def test_what_is_not_acknowledged_comes_again_with_the_same_id() -> None:
-    """The broker's timer brings it back, to an iterator that waits."""
+async def test_an_unacknowledged_message_is_redelivered_with_the_same_id() -> None:
+    """The broker's retry timer delivers it again to a waiting iterator."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("blip")) as client,
@@ -82,7 +82,7 @@ async def test_what_is_not_acknowledged_comes_again_with_the_same_id() -> None:
 
 
 async def test_fetch_sees_the_backlog_of_a_kept_subscription() -> None:
-    """What came while nobody listened is there, more than a window of it."""
+    """Everything published in the meantime is there, even beyond the window."""
     async with running_broker() as broker, braidmq.connect(broker.url("blip")) as client:
         subscription = await client.subscribe("orders", keep=True)
         await subscription.close()
@@ -100,8 +100,8 @@ async def test_fetch_sees_the_backlog_of_a_kept_subscription() -> None:
             await client.subscribe("orders", subscription_id=kept)
 
 
-async def test_clients_go_on_over_a_restart(tmp_path: Path) -> None:
-    """The broker stops and starts again; publisher and subscriber notice only a pause."""
+async def test_clients_survive_a_restart(tmp_path: Path) -> None:
+    """The broker restarts; publisher and subscriber notice only a pause."""
     clock = FakeClock()
     lost, back = asyncio.Event(), asyncio.Event()
     async with running_broker(data_dir=tmp_path, clock=clock) as broker:
@@ -128,8 +128,8 @@ async def test_clients_go_on_over_a_restart(tmp_path: Path) -> None:
     assert (b"0", [b"1", b"2"]) == (first.payload, seen)
 
 
-async def test_a_lease_that_ended_is_a_gap_that_is_told() -> None:
-    """The broker has let the subscription go; a new one takes its place."""
+async def test_a_lost_subscription_is_reported_as_a_gap() -> None:
+    """The broker has removed the subscription; a new one takes its place."""
     gaps: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
     async with (
         running_broker() as broker,
@@ -137,11 +137,11 @@ async def test_a_lease_that_ended_is_a_gap_that_is_told() -> None:
         braidmq.connect(broker.url("blip")) as other,
     ):
         messages = await client.subscribe(
-            "orders", on_gap=lambda gone, new: gaps.put_nowait((gone, new))
+            "orders", on_gap=lambda old, new: gaps.put_nowait((old, new))
         )
         first = messages.subscription_id
         async with other.subscribe("orders", subscription_id=first, keep=False):
-            pass  # which removes it
+            pass  # closing it removes the subscription
         await messages.fetch(timeout=0)
         gap = await gaps.get()
         await client.publish("orders", b"1")
@@ -151,8 +151,8 @@ async def test_a_lease_that_ended_is_a_gap_that_is_told() -> None:
         await messages.close()
 
 
-async def test_a_key_with_few_rights_is_refused_by_name() -> None:
-    """403 is an error of the one call, and the connection goes on."""
+async def test_a_key_without_permission_gets_403() -> None:
+    """The error concerns that one call; the connection stays open."""
     key = "a-key-of-the-test"
     hashed = f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
     rights = {"name": "shop", "hash": hashed, "publish": ["orders.*"], "subscribe": ["news"]}
@@ -173,7 +173,7 @@ async def test_a_key_with_few_rights_is_refused_by_name() -> None:
             await braidmq.connect(broker.url("blip", key="unknown"))
 
 
-async def test_qos_is_the_lower_of_both_ends() -> None:
+async def test_the_lower_qos_applies() -> None:
     """A memory-only message has no id and needs no acknowledgement."""
     async with (
         running_broker() as broker,
@@ -191,8 +191,8 @@ async def test_qos_is_the_lower_of_both_ends() -> None:
         assert {b"1": 1, b"0": 0} == {message.payload: message.qos for message in high_seen}
 
 
-async def test_the_largest_message_goes_through() -> None:
-    """A frame of exactly 16 MiB is published, stored and delivered."""
+async def test_the_largest_message_is_delivered() -> None:
+    """A frame of exactly 16 MiB is stored and delivered; one byte more is refused."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("blip")) as client,
@@ -207,7 +207,7 @@ async def test_the_largest_message_goes_through() -> None:
 
 
 def blocking_round_trip(broker: RunningBroker) -> tuple[bool, list[bytes]]:
-    """Publish and receive without a loop."""
+    """Publish and receive without an event loop."""
     with (
         braidmq.sync.connect(broker.url("blip")) as client,
         client.subscribe("orders") as messages,
@@ -222,7 +222,7 @@ def blocking_round_trip(broker: RunningBroker) -> tuple[bool, list[bytes]]:
         return all(isinstance(receipt, braidmq.Receipt) for receipt in receipts), seen
 
 
-async def test_the_blocking_facade_against_the_real_broker() -> None:
-    """The same round trip from a thread without a loop."""
+async def test_the_blocking_client_works_against_the_real_broker() -> None:
+    """The same round trip from a thread without an event loop."""
     async with running_broker() as broker:
         assert (True, [b"1", b"2"]) == await asyncio.to_thread(blocking_round_trip, broker)

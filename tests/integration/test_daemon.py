@@ -1,4 +1,4 @@
-"""The real process: `braidmq serve` from start to exit, seen from outside."""
+"""The real process: `braidmq serve` from start to exit, seen from the outside."""
 
 import asyncio
 import json
@@ -35,8 +35,8 @@ CANARY_PAYLOAD = b"canary-payload-5be02c"
 # The ready file.
 
 
-async def test_the_ready_file_says_where_everything_is(tmp_path: Path) -> None:
-    """It appears, whole, when every listener accepts, and goes at a clean exit."""
+async def test_the_ready_file_lists_every_address(tmp_path: Path) -> None:
+    """It appears, complete, once every listener accepts; a clean exit removes it."""
     async with served(tmp_path) as broker:
         facts = await broker.ready()
 
@@ -59,7 +59,7 @@ async def test_the_ready_file_says_where_everything_is(tmp_path: Path) -> None:
 
 
 async def test_a_stale_ready_file_is_removed_at_start(tmp_path: Path) -> None:
-    """What a crashed broker left does not mislead: it goes first, also when start fails."""
+    """A crashed broker's file must not mislead: it is removed even if the start fails."""
     (tmp_path / "ready.json").write_text('{"pid": 1}')
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -67,7 +67,7 @@ async def test_a_stale_ready_file_is_removed_at_start(tmp_path: Path) -> None:
 
 
 async def test_a_listener_that_is_off_is_null(tmp_path: Path) -> None:
-    """`off` for an address switches the listener off."""
+    """The address `off` turns the listener off."""
     async with served(tmp_path, "--http", "off") as broker:
         facts = await broker.ready()
 
@@ -77,7 +77,7 @@ async def test_a_listener_that_is_off_is_null(tmp_path: Path) -> None:
 
 
 async def test_a_ready_file_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> None:
-    """Whoever waits for it would wait for ever: the broker ends with an error instead."""
+    """A script would wait for it for ever, so the broker exits with an error."""
     async with served(tmp_path, "--ready-file", str(tmp_path / "no" / "where")) as broker:
         assert 74 == await broker.ended()
         assert broker.stderr.splitlines()[-1].startswith("error: ")
@@ -87,8 +87,10 @@ async def test_a_ready_file_that_cannot_be_written_ends_the_broker(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_with_0(tmp_path: Path, number: signal.Signals) -> None:
-    """Exit 0 after SIGTERM or SIGINT, and what was durable is there at the next start."""
+async def test_a_signal_ends_the_broker_with_exit_code_0(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """SIGTERM and SIGINT; durable messages survive the restart."""
     async with served(tmp_path) as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -118,8 +120,8 @@ USAGE = {
 
 
 @pytest.mark.parametrize("row", USAGE)
-async def test_wrong_usage_is_2_and_names_the_key(tmp_path: Path, row: str) -> None:
-    """Bad configuration: exit 2, one plain line on stderr that names the key."""
+async def test_wrong_usage_exits_with_2_and_names_the_key(tmp_path: Path, row: str) -> None:
+    """A bad configuration ends with exit code 2 and one line on stderr."""
     config, flags, named = USAGE[row]
     code, line = await refused(tmp_path, *flags, config=config)
 
@@ -127,24 +129,24 @@ async def test_wrong_usage_is_2_and_names_the_key(tmp_path: Path, row: str) -> N
     assert named in line
 
 
-async def test_an_environment_name_is_judged_too(tmp_path: Path) -> None:
-    """`BRAIDMQ_<SECTION>__<KEY>`: unknown ones are errors, known ones are obeyed."""
+async def test_an_unknown_environment_variable_is_refused(tmp_path: Path) -> None:
+    """A variable `BRAIDMQ_<SECTION>__<KEY>` whose key does not exist is an error."""
     code, line = await refused(tmp_path, environment={"BRAIDMQ_BLIP__PROT": "1"})
 
     assert 2 == code
     assert "prot" in line.lower()
 
 
-async def test_without_keys_it_does_not_start(tmp_path: Path) -> None:
-    """Without --dev and without configured keys: exit 2, naming `braidmq keys new`."""
+async def test_the_broker_does_not_start_without_keys(tmp_path: Path) -> None:
+    """Without --dev and configured keys it exits with 2 and names `braidmq keys new`."""
     code, line = await refused(tmp_path, dev=False)
 
     assert 2 == code
     assert "braidmq keys new" in line
 
 
-async def test_a_damaged_log_is_65(tmp_path: Path) -> None:
-    """Committed data that cannot be read stops the start, and nothing is deleted."""
+async def test_a_damaged_log_exits_with_65(tmp_path: Path) -> None:
+    """The broker does not start on committed data that it cannot read; it deletes nothing."""
     async with served(tmp_path) as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -165,8 +167,8 @@ async def test_a_damaged_log_is_65(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listener", ["blip", "http"])
-async def test_a_taken_address_is_69(tmp_path: Path, listener: str) -> None:
-    """An address is taken: exit 69, at once, naming the listener and the address."""
+async def test_an_address_in_use_exits_with_69(tmp_path: Path, listener: str) -> None:
+    """It exits at once and names the listener and the address."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, line = await refused(tmp_path, f"--{listener}", address)
@@ -176,8 +178,8 @@ async def test_a_taken_address_is_69(tmp_path: Path, listener: str) -> None:
     assert address in line
 
 
-async def test_an_io_error_on_the_log_is_74(tmp_path: Path) -> None:
-    """The publisher that waits is told 500, outcome unknown, and the broker ends."""
+async def test_an_io_error_on_the_log_exits_with_74(tmp_path: Path) -> None:
+    """The waiting publisher gets 500, outcome unknown, and the broker exits."""
     async with served(tmp_path) as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -199,8 +201,8 @@ async def test_an_io_error_on_the_log_is_74(tmp_path: Path) -> None:
         assert 0 == await broker.end()
 
 
-async def test_a_data_directory_in_use_is_75(tmp_path: Path) -> None:
-    """Two brokers on one log would destroy it: the second ends, the first goes on."""
+async def test_a_data_directory_in_use_exits_with_75(tmp_path: Path) -> None:
+    """Two brokers would destroy the log: the second exits, the first carries on."""
     async with served(tmp_path) as broker:
         await broker.ready()
         run_file = (tmp_path / "data" / "run.json").read_text()
@@ -213,7 +215,7 @@ async def test_a_data_directory_in_use_is_75(tmp_path: Path) -> None:
             await peer.publish("t", b"still here")
 
 
-# The end: drain.
+# Draining.
 
 
 async def until_draining(broker: Served) -> None:
@@ -226,7 +228,7 @@ async def until_draining(broker: Served) -> None:
 async def test_drain_lets_acknowledgements_arrive(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """No new connections, no durable publishes; ACKs count, and then it ends at once."""
+    """It refuses connections and durable publishes, takes ACKs, and then exits at once."""
     async with served(tmp_path, config="[limits]\ndrain_s = 600\n") as broker:
         facts = await broker.ready()
         async with broker.peer() as peer:
@@ -253,8 +255,8 @@ async def test_drain_lets_acknowledgements_arrive(
             assert None is await peer.poll(subscription)
 
 
-async def test_drain_hands_nothing_new_to_consumers(tmp_path: Path) -> None:
-    """A consumer with credit that never stops taking does not keep the broker up."""
+async def test_drain_delivers_nothing_new(tmp_path: Path) -> None:
+    """A consumer that keeps granting credit does not keep the broker running."""
     async with served(tmp_path, config="[limits]\ndrain_s = 600\n") as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -271,8 +273,8 @@ async def test_drain_hands_nothing_new_to_consumers(tmp_path: Path) -> None:
             assert 0 == await broker.ended()
 
 
-async def test_drain_is_no_longer_than_its_limit(tmp_path: Path) -> None:
-    """What nobody acknowledges is open after the restart."""
+async def test_drain_stops_at_its_time_limit(tmp_path: Path) -> None:
+    """Messages without an acknowledgement are still in flight after the restart."""
     async with served(tmp_path, config="[limits]\ndrain_s = 0.3\n") as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -287,8 +289,8 @@ async def test_drain_is_no_longer_than_its_limit(tmp_path: Path) -> None:
             assert None is await peer.poll(subscription)
 
 
-async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    """Whoever is in a hurry does not wait for acknowledgements."""
+async def test_a_second_signal_ends_the_broker_at_once(tmp_path: Path) -> None:
+    """The broker stops waiting for acknowledgements."""
     async with served(tmp_path, config="[limits]\ndrain_s = 600\n") as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -305,7 +307,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 
 async def test_an_idle_broker_ends_without_waiting(tmp_path: Path) -> None:
-    """No longer than needed: connections that hold nothing do not delay the end."""
+    """Connections with nothing in flight do not delay the exit."""
     async with served(tmp_path, config="[limits]\ndrain_s = 600\n") as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -317,8 +319,8 @@ async def test_an_idle_broker_ends_without_waiting(tmp_path: Path) -> None:
 # The real event loop.
 
 
-async def test_half_close_is_answered_by_the_real_event_loop(tmp_path: Path) -> None:
-    """The process runs on another event loop than the tests: half-close means the same."""
+async def test_the_real_event_loop_answers_after_a_half_close(tmp_path: Path) -> None:
+    """The process uses a different event loop from the tests; half-close works the same."""
     async with served(tmp_path) as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -328,8 +330,8 @@ async def test_half_close_is_answered_by_the_real_event_loop(tmp_path: Path) -> 
             await peer.expect_close()
 
 
-async def test_tls_is_spoken_by_the_real_event_loop(tmp_path: Path) -> None:
-    """With the certificate of the configuration, from the handshake to the close."""
+async def test_the_real_event_loop_speaks_tls(tmp_path: Path) -> None:
+    """With the configured certificate, from the handshake to the close."""
     authority = trustme.CA()
     issued = authority.issue_cert("localhost")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
@@ -351,11 +353,11 @@ async def test_tls_is_spoken_by_the_real_event_loop(tmp_path: Path) -> None:
         await peer.expect_close()
 
 
-# What it tells.
+# Logs, health and metrics.
 
 
 async def test_logs_are_json_lines_without_secrets(tmp_path: Path) -> None:
-    """Every line is JSON; no key and no payload, whatever a peer did with them."""
+    """Every line is JSON; no key and no payload shows, whatever a peer did with them."""
     async with served(tmp_path, config=key_section("ada", CANARY_KEY)) as broker:
         facts = await broker.ready()
         async with broker.peer(CANARY_KEY) as peer:
@@ -384,8 +386,8 @@ async def test_logs_are_json_lines_without_secrets(tmp_path: Path) -> None:
             assert secret not in metrics
 
 
-async def test_no_secret_of_the_configuration_is_told(tmp_path: Path) -> None:
-    """A hash that is not one may be a key that somebody put there: it is not repeated."""
+async def test_an_error_does_not_repeat_a_configured_secret(tmp_path: Path) -> None:
+    """A malformed hash may be a key in the wrong place, so the error leaves it out."""
     section = f'[[auth.keys]]\nname = "ada"\nhash = "{CANARY_KEY}"\n'
     code, line = await refused(tmp_path, config=section)
 
@@ -394,8 +396,8 @@ async def test_no_secret_of_the_configuration_is_told(tmp_path: Path) -> None:
     assert CANARY_KEY not in line
 
 
-async def test_metrics_need_a_key_where_others_can_ask(tmp_path: Path) -> None:
-    """Everywhere but on loopback; a name that only turns out to be that is not known to be."""
+async def test_metrics_need_a_key_beyond_loopback(tmp_path: Path) -> None:
+    """A host that merely resolves to loopback, such as 127.1, does not count as loopback."""
     config = key_section("ada", "ada-key")
     async with served(tmp_path, "--http", "127.1:0", config=config, dev=False) as broker:
         await broker.ready()
@@ -403,8 +405,8 @@ async def test_metrics_need_a_key_where_others_can_ask(tmp_path: Path) -> None:
         assert [401, 200] == [(await broker.get(path))[0] for path in ("/metrics", "/healthz")]
 
 
-async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
-    """/healthz, /livez and /readyz are open; /metrics counts what was done."""
+async def test_health_readiness_and_metrics_are_served(tmp_path: Path) -> None:
+    """/healthz, /livez and /readyz are open; /metrics counts the publishes."""
     async with served(tmp_path) as broker:
         await broker.ready()
         async with broker.peer() as peer:
@@ -415,7 +417,7 @@ async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
 
         assert 200 == status
         assert "braidmq_messages_published_total 3.0" in text
-        # The original's names, under which its dashboards look.
+        # The metric names of the original, which its dashboards query.
         assert "\ntopics 1.0" in text
         assert "\nmessages_published_total 3.0" in text
 
@@ -423,16 +425,16 @@ async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
 # Development mode and keys.
 
 
-async def test_dev_accepts_its_key_besides_the_configured_ones(tmp_path: Path) -> None:
-    """`--dev`: dev-key and the configured keys."""
+async def test_dev_accepts_its_key_as_well_as_the_configured_ones(tmp_path: Path) -> None:
+    """With `--dev`, both dev-key and the configured keys work."""
     async with served(tmp_path, config=key_section("ada", "ada-key")) as broker:
         await broker.ready()
         async with broker.peer("dev-key"), broker.peer("ada-key"):
             pass
 
 
-async def test_dev_key_is_nothing_without_dev(tmp_path: Path) -> None:
-    """Without --dev only configured keys are let in."""
+async def test_the_dev_key_needs_dev(tmp_path: Path) -> None:
+    """Without --dev the broker accepts configured keys only."""
     async with served(tmp_path, config=key_section("ada", "ada-key"), dev=False) as broker:
         await broker.ready()
         async with broker.peer("ada-key") as peer:
@@ -446,8 +448,8 @@ async def test_dev_key_is_nothing_without_dev(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["always", "none", "every_n:10", "interval_ms:20"])
-async def test_a_kill_loses_nothing_under_any_policy(tmp_path: Path, policy: str) -> None:
-    """fsync policies are about power cuts: what was confirmed survives kill -9 with each."""
+async def test_a_kill_loses_nothing_under_any_fsync_policy(tmp_path: Path, policy: str) -> None:
+    """fsync policies matter for power cuts: confirmed publishes survive kill -9 under each."""
     config = f'[wal]\nfsync = "{policy}"\n'
     async with served(tmp_path, config=config) as broker:
         await broker.ready()

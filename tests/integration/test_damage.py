@@ -1,4 +1,4 @@
-"""Damage that is found while the real process serves: told to whoever met it, and the end."""
+"""Damage to the log found while the real process serves: reported, then the broker exits."""
 
 import asyncio
 import urllib.error
@@ -13,10 +13,10 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.mark.parametrize("call", [("GET", "topics/t/messages"), ("POST", "log/verify")])
-async def test_damage_that_http_meets_is_told_and_is_65(
+async def test_damage_found_over_http_is_reported_and_exits_with_65(
     tmp_path: Path, call: tuple[str, str]
 ) -> None:
-    """The request is answered, with what is damaged; then the broker ends, as at a start."""
+    """The answer names the damaged segment; then the broker exits, as it would at start."""
     config = "[wal]\nsegment_bytes = 65536\n"
     async with served(tmp_path, config=config) as broker:
         ready = await broker.ready()
@@ -27,13 +27,13 @@ async def test_damage_that_http_meets_is_told_and_is_65(
         data = bytearray(segment.read_bytes())
         data[len(data) // 2] ^= 0x01
         segment.write_bytes(data)
-        answer = await asyncio.to_thread(_asked, str(ready["http"]), *call)
+        answer = await asyncio.to_thread(_response, str(ready["http"]), *call)
 
         assert segment.name in answer
         assert 65 == await broker.ended()
 
 
-def _asked(address: str, method: str, path: str) -> str:
+def _response(address: str, method: str, path: str) -> str:
     request = urllib.request.Request(
         f"http://{address}/api/{path}",
         method=method,

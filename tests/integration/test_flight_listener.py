@@ -1,4 +1,4 @@
-"""The Flight endpoint as strangers, certificates and operators meet it."""
+"""The Flight listener: TLS, malformed input, its address, and how to turn it off."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from braidmq.columnar.logs import DirectoryLog
 from tests.integration.flights import (
     FLIGHT,
     SCHEMA,
-    asked,
     assert_clean,
+    in_thread,
     rows,
     serving,
 )
@@ -34,7 +34,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def certificate(directory: Path) -> tuple[str, bytes]:
-    """Return a section with a certificate for 127.0.0.1, and the root that it is checked by."""
+    """Return a config section with a certificate for 127.0.0.1, and its root certificate."""
     directory.mkdir(exist_ok=True)
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
@@ -45,8 +45,8 @@ def certificate(directory: Path) -> tuple[str, bytes]:
     return f"[flight]\n{files}", authority.cert_pem.bytes()
 
 
-async def test_tls_is_spoken_with_whoever_trusts_the_certificate(tmp_path: Path) -> None:
-    """The file that says where it is says so; others cannot talk to it."""
+async def test_only_clients_that_trust_the_certificate_can_connect(tmp_path: Path) -> None:
+    """The ready file says that the address uses TLS; other clients cannot connect."""
     section, root = certificate(tmp_path)
     path = tmp_path / "data"
     path.mkdir()
@@ -56,14 +56,14 @@ async def test_tls_is_spoken_with_whoever_trusts_the_certificate(tmp_path: Path)
         assert address.startswith("grpc+tls://127.0.0.1:")
         friend = Endpoint(address, "dev-key", roots=root)
 
-        assert read(DirectoryLog(path)) == await asked(read, friend)
-        stage = await asked(friend.stage, "t", SCHEMA, rows("x"))
-        assert 1 == (await asked(friend.commit, SinkKey("q", "", 0), [stage.id])).messages
+        assert read(DirectoryLog(path)) == await in_thread(read, friend)
+        stage = await in_thread(friend.stage, "t", SCHEMA, rows("x"))
+        assert 1 == (await in_thread(friend.commit, SinkKey("q", "", 0), [stage.id])).messages
         stranger = Endpoint(address, "dev-key", roots=trustme.CA().cert_pem.bytes())
         with pytest.raises(UnavailableError):
-            await asked(stranger.offsets)
+            await in_thread(stranger.offsets)
         with pytest.raises(UnavailableError):
-            await asked(Endpoint(address.replace("+tls", ""), "dev-key").offsets)
+            await in_thread(Endpoint(address.replace("+tls", ""), "dev-key").offsets)
         assert 0 == await broker.end()
         assert_clean(broker)
 
@@ -76,16 +76,16 @@ for row in read_batch(None, endpoint=sys.argv[1], apiKey="dev-key"):
 """
 
 
-async def test_the_source_of_spark_trusts_the_roots_that_the_environment_names(
+async def test_the_spark_source_trusts_the_roots_that_the_environment_names(
     tmp_path: Path,
 ) -> None:
-    """In a process of its own, as it is for driver and executors; others do not trust it."""
+    """In its own process, like a driver or an executor; without the variable it fails."""
     section, root = certificate(tmp_path)
     (tmp_path / "root.pem").write_bytes(root)
     write_log(tmp_path / "data", [message("t", b"x%d" % number) for number in range(1, 31)])
     async with serving(tmp_path, config=section) as broker:
         address = broker.facts()["flight"]
-        run = await asked(
+        run = await in_thread(
             subprocess.run,
             [sys.executable, "-c", READ, address],
             env={**os.environ, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(tmp_path / "root.pem")},
@@ -98,10 +98,10 @@ async def test_the_source_of_spark_trusts_the_roots_that_the_environment_names(
         assert (0, "") == (run.returncode, run.stderr)
         assert [f"{n} t x{n}" for n in range(1, 31)] == run.stdout.splitlines()
         with pytest.raises(UnavailableError):
-            await asked(Endpoint(address, "dev-key").offsets)
+            await in_thread(Endpoint(address, "dev-key").offsets)
 
 
-RUBBISH: Final = (
+GARBAGE: Final = (
     b"",
     b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
     bytes(100_000),
@@ -112,22 +112,22 @@ RUBBISH: Final = (
 
 
 @pytest.mark.parametrize("tls", [False, True])
-async def test_rubbish_on_the_socket_is_no_news(tmp_path: Path, tls: bool) -> None:
-    """Whatever strangers send, the next call is answered and the log stays a log."""
+async def test_garbage_on_the_socket_does_no_harm(tmp_path: Path, tls: bool) -> None:
+    """The broker answers the next call, and writes nothing but ordinary log lines."""
     section, root = certificate(tmp_path)
     async with serving(tmp_path, config=section if tls else "") as broker:
         address = broker.facts()["flight"]
         host, _, port = address.rpartition("//")[2].rpartition(":")
-        for data in RUBBISH:
+        for data in GARBAGE:
             with socket.create_connection((host, int(port))) as peer:
                 with suppress(OSError):  # it may have hung up already
                     peer.sendall(data)
                     peer.shutdown(socket.SHUT_WR)
-                while await asked(_received, peer):
+                while await in_thread(_received, peer):
                     pass
         friend = Endpoint(address if tls else f"grpc://{address}", "dev-key", roots=root)
 
-        assert (1, 1) == await asked(friend.offsets)
+        assert (1, 1) == await in_thread(friend.offsets)
         assert 0 == await broker.end()
         assert_clean(broker)
 
@@ -142,7 +142,7 @@ def _received(peer: socket.socket) -> bytes:
 async def test_the_address_is_in_the_ready_file_and_in_the_data_directory(
     tmp_path: Path,
 ) -> None:
-    """Whoever has the directory finds the broker; two cannot have one address."""
+    """A client finds the broker by its directory; a second broker cannot take the address."""
     async with serving(tmp_path) as broker:
         address = broker.facts()["flight"]
         found = json.loads((tmp_path / "data" / "run.json").read_text())
@@ -150,12 +150,12 @@ async def test_the_address_is_in_the_ready_file_and_in_the_data_directory(
         code, line = await refused(tmp_path / "other", "--flight", address)
 
         assert 69 == code
-        told = f"error: flight: cannot listen on {address}: Address already in use; "
-        assert told + "choose another with --flight HOST:PORT, or pass --flight off" == line
+        error = f"error: flight: cannot listen on {address}: Address already in use; "
+        assert error + "choose another with --flight HOST:PORT, or pass --flight off" == line
 
 
-async def test_without_pyarrow_who_asks_for_flight_is_refused(tmp_path: Path) -> None:
-    """Exit 2 and one line with the fix."""
+async def test_flight_without_pyarrow_is_refused(tmp_path: Path) -> None:
+    """The broker exits with 2 and one line that says how to fix it."""
     (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError(name='pyarrow')")
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     code, line = await refused(tmp_path / "b", *FLIGHT, environment={"PYTHONPATH": path})
@@ -169,7 +169,7 @@ def has_loaded(broker: Served, library: str) -> bool:
 
 
 async def test_flight_that_is_off_costs_nothing(tmp_path: Path) -> None:
-    """Nothing of it is imported: neither time at the start nor memory."""
+    """The broker imports none of it, which saves start-up time and memory."""
     async with served(tmp_path) as broker:
         await broker.ready()
 

@@ -1,4 +1,4 @@
-"""A batch of a million rows through the real daemon: its memory, and others meanwhile."""
+"""A batch of a million rows through the real daemon: its memory, and the latency of others."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ ROWS: Final = 1_000_000
 BATCH: Final = 10_000
 SCHEMA: Final = pa.schema([("value", pa.binary())])
 GROWTH_BYTES_MAX: Final = 160 * 1024 * 1024
-"""Arrow and Flight keep some memory for themselves; a million messages would be twice this."""
+"""Arrow and Flight keep some memory; a million messages would need twice as much."""
 
 WAIT_S_MAX: Final = 1.0
 
@@ -37,21 +37,23 @@ def write(address: str) -> SinkCommit:
 
 
 async def longest_wait(peer: Peer, writing: asyncio.Task[SinkCommit]) -> float:
-    """Ask the broker for answers until the batch is written; return the slowest one's time."""
+    """Ping the broker until the batch is written; return the longest round trip."""
     loop = asyncio.get_running_loop()
     longest = 0.0
     while not writing.done():
-        asked = loop.time()
+        sent = loop.time()
         await peer.expect_silence()
-        longest = max(longest, loop.time() - asked)
+        longest = max(longest, loop.time() - sent)
     return longest
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio
-async def test_a_large_batch_takes_bounded_memory_and_nobodys_time(tmp_path: Path) -> None:
-    """It is read and published a chunk at a time, and the event loop is free between them."""
+async def test_a_large_batch_takes_bounded_memory_and_does_not_block_others(
+    tmp_path: Path,
+) -> None:
+    """The broker reads and publishes it in chunks, and serves others between them."""
     async with served(tmp_path, "--flight", "127.0.0.1:0") as broker:
         address = (await broker.ready())["flight"]
         process = psutil.Process(broker.process.pid)

@@ -19,7 +19,7 @@ BRAIDMQ: Final = (sys.executable, "-c", "from braidmq.cli.main import run; run()
 
 
 class Operator:
-    """Somebody who types commands."""
+    """Runs commands against a broker."""
 
     def __init__(self, broker: Served) -> None:
         facts = broker.facts()
@@ -30,13 +30,13 @@ class Operator:
         command = ("publish", topic, payload, "--count", str(count))
         assert (0, "") == (await self._run(self._blip, *command))[::2]
 
-    async def types(self, *command: str, typed: str = "") -> tuple[int, str, str]:
+    async def runs(self, *command: str, typed: str = "") -> tuple[int, str, str]:
         """Return the exit code, stdout and stderr of a command."""
         return await self._run(self._http, *command, typed=typed)
 
-    async def sees(self, *command: str) -> Any:  # noqa: ANN401 - whatever JSON says
-        """Return what a command that works prints as JSON."""
-        code, out, err = await self.types(*command, "--json")
+    async def sees(self, *command: str) -> Any:  # noqa: ANN401 - any JSON
+        """Return the JSON that a successful command prints."""
+        code, out, err = await self.runs(*command, "--json")
         assert (0, "") == (code, err)
         return json.loads(out)
 
@@ -55,18 +55,18 @@ class Operator:
         return process.returncode, out.decode(), err.decode()
 
 
-async def test_what_an_operator_does_with_queues_lasts(tmp_path: Path) -> None:
-    """Declared, overfilled, looked at, sent back, purged: the same after a restart."""
+async def test_the_effects_of_queue_commands_survive_a_restart(tmp_path: Path) -> None:
+    """An operator declares, overfills, inspects, replays and purges across a restart."""
     async with served(tmp_path, "--vibe", "off") as broker:
         await broker.ready()
         operator = Operator(broker)
         created = await operator.sees("queue", "create", "invoices", "--max-queue-size", "2")
         assert ("invoices", 2) == (created["name"], created["maxQueueSize"])
         await operator.publish("invoices", "{}", 5)
-        (letters,) = await operator.sees("dlq", "list")
-        assert ("dlq.invoices", 3) == (letters["queue"], letters["messageCount"])
-        sent_back = await operator.sees("dlq", "replay", "dlq.invoices", "--count", "1")
-        assert 1 == sent_back["replayed"]
+        (dead_letters,) = await operator.sees("dlq", "list")
+        assert ("dlq.invoices", 3) == (dead_letters["queue"], dead_letters["messageCount"])
+        replayed = await operator.sees("dlq", "replay", "dlq.invoices", "--count", "1")
+        assert 1 == replayed["replayed"]
         assert 0 == await broker.end()
     async with served(tmp_path, "--vibe", "off") as broker:
         await broker.ready()
@@ -88,41 +88,43 @@ async def test_what_an_operator_does_with_queues_lasts(tmp_path: Path) -> None:
         assert 0 == await broker.end()
 
 
-async def test_letters_that_cannot_go_back_do_not_hold_up_the_others(tmp_path: Path) -> None:
-    """Odd ones go as well, and as many requests as it takes are one replay."""
+async def test_dead_letters_that_cannot_be_replayed_do_not_block_the_others(
+    tmp_path: Path,
+) -> None:
+    """Unusual payloads are replayed too; one replay takes as many requests as it needs."""
     async with served(tmp_path, "--vibe", "off") as broker:
         await broker.ready()
         operator = Operator(broker)
         await operator.sees("queue", "create", "invoices", "--max-queue-size", "1")
         for payload in ('"\\ud800"', '"\\ud800"', "1e999"):
             await operator.publish("invoices", payload, 1)
-        await operator.publish("dlq.invoices", "this came from nowhere", 3)
+        await operator.publish("dlq.invoices", "this has no original queue", 3)
         await operator.publish("invoices", "{}", 2 * LETTERS_AT_ONCE)
         listed = await operator.sees("dlq", "list", "dlq.invoices", "--count", "2")
         assert ["\ud800", float("inf")] == [letter["payload"] for letter in listed]
-        sent_back = await operator.sees("dlq", "replay", "dlq.invoices")
-        assert 2 + 2 * LETTERS_AT_ONCE == sent_back["replayed"]
+        replayed = await operator.sees("dlq", "replay", "dlq.invoices")
+        assert 2 + 2 * LETTERS_AT_ONCE == replayed["replayed"]
         listed = await operator.sees("dlq", "list", "dlq.invoices")
-        assert ["this came from nowhere"] * 3 == [letter["payload"] for letter in listed]
+        assert ["this has no original queue"] * 3 == [letter["payload"] for letter in listed]
         assert 3 == (await operator.sees("dlq", "purge", "dlq.invoices", "--yes"))["purged"]
         assert 0 == await broker.end()
 
 
-async def test_what_is_deleted_is_named_first(tmp_path: Path) -> None:
-    """Typed wrong, nothing happens; typed right, the queue is gone after a restart, too."""
+async def test_a_delete_must_be_confirmed_with_the_name(tmp_path: Path) -> None:
+    """A wrong name changes nothing; the right one deletes the queue for good."""
     async with served(tmp_path, "--vibe", "off") as broker:
         await broker.ready()
         operator = Operator(broker)
         await operator.sees("queue", "create", "invoices")
-        code, _, err = await operator.types("queue", "delete", "invoices", typed="invoice\n")
+        code, _, err = await operator.runs("queue", "delete", "invoices", typed="invoice\n")
         assert (2, True) == (code, "error: not confirmed, nothing was changed" in err)
         assert "invoices" == (await operator.sees("queue", "info", "invoices"))["name"]
-        code, out, _ = await operator.types("queue", "delete", "invoices", typed="invoices\n")
+        code, out, _ = await operator.runs("queue", "delete", "invoices", typed="invoices\n")
         assert (0, "deleted queue invoices\n") == (code, out)
         assert 0 == await broker.end()
     async with served(tmp_path, "--vibe", "off") as broker:
         await broker.ready()
-        code, _, err = await Operator(broker).types("queue", "info", "invoices")
+        code, _, err = await Operator(broker).runs("queue", "info", "invoices")
         assert (1, 1) == (code, len(err.splitlines()))
         assert "answered 404: no such queue; `braidmq queue list` lists" in err
         assert 0 == await broker.end()

@@ -14,6 +14,7 @@ from braidmq.client.qumbed.subscription import QumbedSubscription
 from braidmq.client.url import parse
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.wire.qumbed import messages as frames
+from tests.integration.test_client import payloads_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,21 +23,10 @@ BOB = KeyPair(bytes(range(33, 65)))
 EVE = KeyPair(bytes(range(65, 97)))
 
 
-async def payloads_of(subscription: braidmq.Subscription, count: int) -> list[bytes]:
-    """Take *count* messages."""
-    seen: list[bytes] = []
-    async for message in subscription:
-        async with message.process():
-            seen.append(message.payload)
-        if len(seen) == count:
-            break
-    return seen
-
-
-async def show(
+async def republish(
     broker: RunningBroker, topic: str, sealed: bytes, sender: bytes, schema: str = ""
 ) -> None:
-    """Publish a box that somebody else has sealed, as whoever has seen it can."""
+    """Publish a box that another client sealed, as an eavesdropper could."""
     endpoint = parse(broker.url("qumbed"))
     stranger = await open_connection(endpoint, Options(), Receiver(), lambda _: None)
     answer = await stranger.ask(lambda _: frames.publish(topic, sealed, schema, b"", sender))
@@ -45,7 +35,7 @@ async def show(
 
 
 async def test_published_messages_reach_the_subscriber_in_order() -> None:
-    """More than any window holds: all of them come, once."""
+    """More messages than any window holds: each arrives exactly once."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("qumbed")) as client,
@@ -60,8 +50,8 @@ async def test_published_messages_reach_the_subscriber_in_order() -> None:
         assert {} == messages.refused
 
 
-async def test_what_is_confirmed_is_there_to_be_fetched() -> None:
-    """Without waiting: the broker has passed it on before it confirms."""
+async def test_a_confirmed_message_can_be_fetched_at_once() -> None:
+    """The broker delivers a message before it confirms the publish."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("qumbed")) as client,
@@ -75,7 +65,7 @@ async def test_what_is_confirmed_is_there_to_be_fetched() -> None:
 
 
 async def test_a_sealed_message_is_opened_by_its_recipient_only() -> None:
-    """It is routed by the key, and says who sealed it."""
+    """The broker routes it by the recipient's key, and it names the sender."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("qumbed"), private_key=ALICE) as alice,
@@ -102,8 +92,8 @@ async def test_a_sealed_message_is_opened_by_its_recipient_only() -> None:
         assert [b"for all"] == await payloads_of(for_eve, 1)
 
 
-async def test_where_everybody_gets_everything_others_boxes_do_not_open() -> None:
-    """`route = "all"` is the original's way; the client refuses what is not for it."""
+async def test_a_client_refuses_boxes_sealed_for_another_recipient() -> None:
+    """With `route = "all"`, as in the original, every subscriber gets every box."""
     config: dict[str, object] = {"qumbed": {"route": "all"}}
     async with (
         running_broker(config=config) as broker,
@@ -118,8 +108,8 @@ async def test_where_everybody_gets_everything_others_boxes_do_not_open() -> Non
         assert {"not_opened": 1} == messages.refused
 
 
-async def test_who_is_not_trusted_is_not_heard(tmp_path: Path) -> None:
-    """Pinned keys, or the first on a topic; the gateway's messages are a stranger's too."""
+async def test_messages_from_untrusted_senders_are_refused(tmp_path: Path) -> None:
+    """Trust is a list of keys or the first on a topic; the gateway needs it as well."""
     learning = TrustList(first_use=tmp_path / "trust.json")
     async with running_broker() as broker:
         url = broker.url("qumbed")
@@ -141,8 +131,8 @@ async def test_who_is_not_trusted_is_not_heard(tmp_path: Path) -> None:
                 assert {"untrusted": 2} == messages.refused
 
 
-async def test_ones_own_message_that_comes_back_is_refused() -> None:
-    """Under one's own name, and, in an envelope, under its recipient's."""
+async def test_a_reflected_message_is_refused() -> None:
+    """Sent back under the client's own name or, in an envelope, under its recipient's."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("qumbed"), private_key=BOB) as bob,
@@ -150,16 +140,18 @@ async def test_ones_own_message_that_comes_back_is_refused() -> None:
     ):
         sealer = Sealer(BOB, now_ms=1)
         own = sealer.seal(b"to Alice", ALICE.public_key, topic="orders", now_ms=1)
-        await show(broker, "orders", own, ALICE.public_key)
-        await show(broker, "orders", BOB.seal(b"to Alice", ALICE.public_key), BOB.public_key)
+        await republish(broker, "orders", own, ALICE.public_key)
+        await republish(
+            broker, "orders", BOB.seal(b"to Alice", ALICE.public_key), BOB.public_key
+        )
         await bob.publish("orders", b"the last")
 
         assert [b"the last"] == await payloads_of(messages, 1)
         assert {"reflected": 2} == messages.refused
 
 
-async def test_what_was_sealed_in_an_envelope_cannot_be_shown_again_or_elsewhere() -> None:
-    """Whoever has seen the box: not on its topic, not on another, not with another schema."""
+async def test_an_envelope_cannot_be_replayed_or_retargeted() -> None:
+    """Not on its own topic, not on another topic, not with another schema."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("qumbed"), private_key=ALICE) as alice,
@@ -173,9 +165,9 @@ async def test_what_was_sealed_in_an_envelope_cannot_be_shown_again_or_elsewhere
         )
         assert [command] == await payloads_of(doors, 1)
         box = stored_box(broker, "doors")
-        await show(broker, "doors", box, ALICE.public_key, schema)
-        await show(broker, "doors", box, ALICE.public_key)
-        await show(broker, "windows", box, ALICE.public_key, schema)
+        await republish(broker, "doors", box, ALICE.public_key, schema)
+        await republish(broker, "doors", box, ALICE.public_key)
+        await republish(broker, "windows", box, ALICE.public_key, schema)
         await alice.publish("doors", b"the last")
         await alice.publish("windows", b"the last")
 
@@ -186,26 +178,25 @@ async def test_what_was_sealed_in_an_envelope_cannot_be_shown_again_or_elsewhere
 
 
 def stored_box(broker: RunningBroker, topic: str) -> bytes:
-    """Return the only box of a topic, as somebody reads it who has the log."""
+    """Return the only box of a topic from the log, as an attacker with the disk reads it."""
     name = topic.encode()
     (segment,) = (broker.data_dir / "wal").glob("*.wal")
     stored = segment.read_bytes()
     assert b"open" not in stored
     at = stored.index(name) + len(name)
-    # Nonce, tag, and what an envelope holds: its head, both texts with lengths, the payload.
+    # Nonce, tag, and the envelope: its header, both strings with lengths, the payload.
     size = 24 + 16 + 49 + 2 + len(name) + 2 + len("control.Command") + len('{"action": "open"}')
-    keys = ALICE.public_key
     for start in range(at, at + 16):
         try:
-            BOB.open(stored[start : start + size], keys)
+            BOB.open(stored[start : start + size], ALICE.public_key)
         except braidmq.NotOpened:
             continue
         return stored[start : start + size]
     raise AssertionError("the log does not hold the box")
 
 
-async def test_typed_topics_hold_at_both_ends_and_in_between() -> None:
-    """The broker refuses a plain payload, and a receiver what was sealed and is nonsense."""
+async def test_sender_broker_and_receiver_all_check_the_schema() -> None:
+    """The receiver checks sealed payloads, which the broker cannot read."""
     schema = "control.Command"
     async with (
         running_broker() as broker,
@@ -216,9 +207,9 @@ async def test_typed_topics_hold_at_both_ends_and_in_between() -> None:
         with pytest.raises(braidmq.InvalidArgument, match=r"\$.action is missing"):
             await alice.publish("doors", b"{}", schema=schema)
         with pytest.raises(braidmq.PublishRefused, match="SCHEMA_UNKNOWN"):
-            await alice.publish("doors", b"{}", schema="nobody.Knows")
+            await alice.publish("doors", b"{}", schema="no.such")
         with pytest.raises(braidmq.SubscriptionRefused, match="SCHEMA_UNKNOWN"):
-            await bob.subscribe("doors", schema="nobody.Knows")
+            await bob.subscribe("doors", schema="no.such")
         await alice.publish("doors", b"{}", recipient=BOB.public_key)
         await alice.publish("doors", b'{"action": "open"}', recipient=BOB.public_key)
 
@@ -229,7 +220,7 @@ async def test_typed_topics_hold_at_both_ends_and_in_between() -> None:
 
 
 async def test_all_strands_exchange_messages() -> None:
-    """Six directions; what other strands publish is sealed by the gateway and opened here."""
+    """In all six directions; the gateway seals for Qumbed what other strands publish."""
     async with running_broker() as broker:
         gateway = broker.gateway_public_key
         async with (
@@ -251,8 +242,8 @@ async def test_all_strands_exchange_messages() -> None:
             assert {} == over_qumbed.refused
 
 
-async def test_a_slow_handler_gets_everything_later_and_holds_up_nobody() -> None:
-    """It has its place in the log; memory holds no more than windows and `prefetch`."""
+async def test_a_slow_handler_gets_everything_and_delays_no_other() -> None:
+    """It reads from the log at its own pace; memory holds only windows and `prefetch`."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("qumbed")) as client,
@@ -268,8 +259,8 @@ async def test_a_slow_handler_gets_everything_later_and_holds_up_nobody() -> Non
         assert sent == await payloads_of(slow, 500)
 
 
-async def test_a_handler_may_ask_the_broker() -> None:
-    """It does not run on the reading of the socket, so the answer can come."""
+async def test_a_handler_may_call_the_broker() -> None:
+    """A handler does not block the reading of the socket, so the answer can arrive."""
     async with running_broker() as broker, braidmq.connect(broker.url("qumbed")) as client:
         messages = await client.subscribe("orders", prefetch=1)
         await client.publish_many("orders", [b"1", b"2", b"3"])
@@ -284,8 +275,8 @@ async def test_a_handler_may_ask_the_broker() -> None:
         assert [b"1", b"2", b"3"] == copied
 
 
-async def test_another_certificate_is_not_the_broker() -> None:
-    """By fingerprint, and by default by the system's authorities."""
+async def test_an_unexpected_certificate_is_refused() -> None:
+    """By its fingerprint or, without one, by the system's certificate authorities."""
     async with running_broker() as broker:
         host, port = broker.address("qumbed")
         for pin, reason in ((f"?fingerprint={64 * '0'}", "fingerprint"), ("", "self-signed")):
@@ -295,8 +286,8 @@ async def test_another_certificate_is_not_the_broker() -> None:
             assert await client.ping() > 0
 
 
-async def test_keys_are_asked_for_where_the_broker_wants_them() -> None:
-    """An unknown one is refused, and not tried again."""
+async def test_a_broker_with_key_authentication_refuses_unknown_keys() -> None:
+    """The client does not retry with a key that was refused."""
     config: dict[str, object] = {"qumbed": {"auth": "key"}}
     async with running_broker(config=config) as broker:
         async with braidmq.connect(broker.url("qumbed")) as client:
@@ -306,8 +297,8 @@ async def test_keys_are_asked_for_where_the_broker_wants_them() -> None:
                 await braidmq.connect(broker.url("qumbed", key))
 
 
-async def test_a_message_that_no_frame_holds_is_refused_before_it_is_sent() -> None:
-    """The longest that is not refused is taken by the broker, and comes."""
+async def test_a_message_too_large_for_a_frame_is_refused_before_it_is_sent() -> None:
+    """The broker accepts and delivers the largest message that the client sends."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("qumbed"), private_key=ALICE) as alice,
@@ -329,7 +320,7 @@ async def test_a_message_that_no_frame_holds_is_refused_before_it_is_sent() -> N
 
 
 def blocking_round_trip(broker: RunningBroker) -> list[tuple[bytes, bytes | None]]:
-    """Publish and receive without a loop."""
+    """Publish and receive without an event loop."""
     with (
         braidmq.sync.connect(broker.url("qumbed"), private_key=ALICE) as alice,
         braidmq.sync.connect(broker.url("qumbed"), private_key=BOB) as bob,
@@ -345,16 +336,16 @@ def blocking_round_trip(broker: RunningBroker) -> list[tuple[bytes, bytes | None
         return seen
 
 
-async def test_the_blocking_facade_against_the_real_broker() -> None:
-    """The same round trip from a thread without a loop."""
+async def test_the_blocking_client_works_against_the_real_broker() -> None:
+    """The same round trip from a thread without an event loop."""
     async with running_broker() as broker:
         seen = await asyncio.to_thread(blocking_round_trip, broker)
 
         assert [(b"1", ALICE.public_key), (b"2", ALICE.public_key)] == seen
 
 
-async def test_envelopes_that_were_refused_are_sealed_anew() -> None:
-    """Else they came behind more than a window of later ones, and were taken for replays."""
+async def test_a_retry_seals_its_envelopes_again() -> None:
+    """Old ones could arrive more than a replay window late, and count as replays."""
     config: dict[str, object] = {"limits": {"messages_per_s": 2000}}
     async with (
         running_broker(config=config) as broker,

@@ -1,4 +1,4 @@
-"""The client library over Qumbed when the broker or the network goes, and comes back."""
+"""The client library over Qumbed when the broker or the network fails and recovers."""
 
 import asyncio
 import signal
@@ -14,7 +14,7 @@ from braidmq.testing.broker import running_broker
 from braidmq.testing.clock import FakeClock
 from tests.integration.blip.peer import until
 from tests.integration.served import Served, served
-from tests.integration.test_qumbed_client import payloads_of
+from tests.integration.test_client import payloads_of
 from tests.unit.client.strands import offline
 
 pytestmark = pytest.mark.asyncio
@@ -24,18 +24,18 @@ BOB = KeyPair(bytes(range(33, 65)))
 
 
 def impatient(**more: object) -> Choices:
-    """Return options of a client that misses its broker soon."""
+    """Return options of a client that notices a lost broker quickly."""
     options: Choices = {
         "reconnect_delay": 0.01,
         "reconnect_delay_max": 0.05,
         "keepalive": 0.2,
         "answer_timeout": 0.6,
     }
-    return {**options, **more}  # type: ignore[typeddict-item] # as the callers say
+    return {**options, **more}  # type: ignore[typeddict-item] # the callers pass valid options
 
 
 class Relay:
-    """Stands between clients and a broker, and passes nothing back while it is muted."""
+    """A UDP relay in front of a broker; while it is muted, it passes nothing back."""
 
     def __init__(self, server: tuple[str, int]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Relay:
 
 
 async def test_a_publish_whose_confirmation_is_lost_is_stored_once() -> None:
-    """It is sent again on the next connection, and the broker knows it: plain and sealed."""
+    """The client resends it on the next connection; the broker recognises the duplicate."""
     async with running_broker() as broker:
         host, port = broker.address("qumbed")
         relay = Relay((host, port))
@@ -92,7 +92,9 @@ async def test_a_publish_whose_confirmation_is_lost_is_stored_once() -> None:
                 publishing = asyncio.create_task(
                     client.publish("orders", b"1", recipient=recipient, retry=True)
                 )
-                await payloads_of(stored, 1)  # it is in the log, and nobody was told
+                await payloads_of(
+                    stored, 1
+                )  # it is in the log, but its publisher has no confirmation
                 assert not publishing.done()
                 await offline(client)
                 relay.is_muted = False
@@ -104,8 +106,8 @@ async def test_a_publish_whose_confirmation_is_lost_is_stored_once() -> None:
         relay.close()
 
 
-async def test_a_restart_is_survived(tmp_path: Path) -> None:
-    """The connections are made again by themselves, and the subscription goes on."""
+async def test_clients_survive_a_restart(tmp_path: Path) -> None:
+    """They reconnect by themselves, and the subscription continues."""
     clock = FakeClock()
     back = asyncio.Event()
     hurried: dict[str, object] = {"limits": {"drain_s": 0.05}}
@@ -126,7 +128,7 @@ async def test_a_restart_is_survived(tmp_path: Path) -> None:
 
 
 async def test_a_returning_subscriber_gets_what_it_missed(tmp_path: Path) -> None:
-    """Where the broker keeps places, over its restart too: the client says the same key."""
+    """With `offline_s` the broker keeps a key's position, even across a restart."""
     clock = FakeClock()
     back = asyncio.Event()
     config: dict[str, object] = {"qumbed": {"offline_s": 60}, "limits": {"drain_s": 0.05}}
@@ -149,7 +151,7 @@ async def test_a_returning_subscriber_gets_what_it_missed(tmp_path: Path) -> Non
         await back.wait()
         await client.publish("orders", b"3")
 
-        # What had arrived when the broker ended, and was not yet known to have, comes again.
+        # The broker redelivers a message whose arrival was not confirmed when it stopped.
         taken = await payloads_of(messages, 3)
         if taken[0] == b"0":
             taken = [*taken[1:], *await payloads_of(messages, 1)]
@@ -157,8 +159,8 @@ async def test_a_returning_subscriber_gets_what_it_missed(tmp_path: Path) -> Non
         await client.close()
 
 
-async def test_a_kept_place_is_taken_up_by_the_same_key() -> None:
-    """Who leaves with `keep` and comes back within the time has missed nothing."""
+async def test_a_kept_subscription_continues_for_the_same_key() -> None:
+    """With `keep`, a client that returns in time has missed nothing."""
     config: dict[str, object] = {"qumbed": {"offline_s": 60}}
     async with (
         running_broker(config=config) as broker,
@@ -181,13 +183,13 @@ def qumbed_url(facts: dict[str, str]) -> str:
 
 
 async def kill(broker: Served) -> None:
-    """End a broker without a word."""
+    """Kill a broker."""
     assert -signal.SIGKILL == await broker.end(signal.SIGKILL)
 
 
 @pytest.mark.slow
-async def test_a_killed_broker_is_missed_and_found_again(tmp_path: Path) -> None:
-    """It says no goodbye; what it confirmed is there, once, and what was not is sent again."""
+async def test_clients_survive_a_kill(tmp_path: Path) -> None:
+    """Confirmed messages are stored once, and the client resends the others."""
     lost = asyncio.Event()
     back = asyncio.Event()
     options = impatient(
@@ -213,14 +215,14 @@ async def test_a_killed_broker_is_missed_and_found_again(tmp_path: Path) -> None
         while seen[-1] != b"199":
             seen += await payloads_of(messages, 1)
 
-        # After a kill the broker may show again what it handed over last, and skips nothing.
+        # After a kill the broker may redeliver the last messages, but skips none.
         assert [b"%d" % number for number in range(200)] == list(dict.fromkeys(seen))
         await client.close()
 
 
 @pytest.mark.slow
-async def test_publishing_over_kills_stores_everything_once(tmp_path: Path) -> None:
-    """With `retry`, whatever the broker was doing when it died."""
+async def test_publishing_across_kills_stores_everything_once(tmp_path: Path) -> None:
+    """With `retry`, whatever the broker was doing when it was killed."""
     sent = [b"%d" % number for number in range(600)]
     address, number = "", 0
     client: braidmq.Client | None = None
@@ -239,7 +241,7 @@ async def test_publishing_over_kills_stores_everything_once(tmp_path: Path) -> N
                 publishing = asyncio.create_task(publish_one_by_one(client, sent))
             assert publishing is not None
             if kills_left:
-                await stored_more(broker, 100)
+                await until_stored(broker, 100)
                 await kill(broker)
                 continue
             assert [braidmq.Receipt] * len(sent) == [type(one) for one in await publishing]
@@ -258,8 +260,8 @@ async def publish_one_by_one(
     return [await client.publish("orders", payload, retry=True) for payload in payloads]
 
 
-async def stored_more(broker: Served, count: int) -> None:
-    """Wait until the log has grown by so many messages, as far as anybody can see."""
+async def until_stored(broker: Served, count: int) -> None:
+    """Wait until the durable mark shows that the log has grown by *count* records."""
     marks = broker.ready_file.parent / "data" / "wal" / "durable"
     begin = int.from_bytes(marks.read_bytes()[:8], "little") if marks.exists() else 0
     await until(lambda: int.from_bytes(marks.read_bytes()[:8], "little") >= begin + count)

@@ -1,4 +1,4 @@
-"""Across strands: what is published on Blip or Vibe reaches the other, byte for byte."""
+"""Across strands: a message published on Blip or Vibe reaches the other, byte for byte."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -45,12 +45,6 @@ NOT_JSON = [
 
 
 @pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
-
-
-@pytest_asyncio.fixture
 async def vibe(broker: RunningBroker) -> AsyncIterator[Peer]:
     async with connected(broker) as peer:
         yield peer
@@ -64,7 +58,7 @@ async def other(broker: RunningBroker) -> AsyncIterator[blip.Peer]:
 
 @asynccontextmanager
 async def both(data_dir: Path, clock: FakeClock) -> AsyncIterator[tuple[Peer, blip.Peer]]:
-    """Run a broker with a peer of each strand, for tests that start it again."""
+    """Run a broker with a peer on each strand, for tests that restart it."""
     async with (
         broker_at(data_dir, clock) as running,
         connected(running) as vibe,
@@ -73,8 +67,8 @@ async def both(data_dir: Path, clock: FakeClock) -> AsyncIterator[tuple[Peer, bl
         yield vibe, other
 
 
-async def is_refused(peer: blip.Peer, topic: str, payload: bytes, qos: int = 1) -> None:
-    """See that a Blip publish to a full queue is refused."""
+async def expect_queue_full(peer: blip.Peer, topic: str, payload: bytes, qos: int = 1) -> None:
+    """Assert that the broker refuses a Blip publish to a full queue."""
     peer.send(blip.publish(77, topic, payload, qos))
     await peer.expect(nack(77, 500, "queue full"))
 
@@ -83,10 +77,8 @@ async def is_refused(peer: blip.Peer, topic: str, payload: bytes, qos: int = 1) 
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_json_goes_from_blip_to_vibe_as_it_is(
-    vibe: Peer, other: blip.Peer, qos: int
-) -> None:
-    """White space, escapes and the text of numbers are not touched."""
+async def test_json_reaches_vibe_unchanged(vibe: Peer, other: blip.Peer, qos: int) -> None:
+    """White space, escapes and the spelling of numbers stay the same."""
     await vibe.subscribe("q")
     await other.publish("q", *JSON, qos=qos)
     found = await vibe.deliveries(len(JSON))
@@ -96,10 +88,8 @@ async def test_json_goes_from_blip_to_vibe_as_it_is(
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_other_bytes_go_from_blip_to_vibe_in_base64(
-    vibe: Peer, other: blip.Peer, qos: int
-) -> None:
-    """As a JSON string, and the header says so."""
+async def test_other_bytes_reach_vibe_in_base64(vibe: Peer, other: blip.Peer, qos: int) -> None:
+    """As a JSON string; a header says so."""
     await vibe.subscribe("q")
     await other.publish("q", *NOT_JSON, qos=qos)
     found = await vibe.deliveries(len(NOT_JSON))
@@ -109,8 +99,8 @@ async def test_other_bytes_go_from_blip_to_vibe_in_base64(
     assert {"base64"} == {one.headers["contentEncoding"] for one in found}
 
 
-async def test_vibe_payloads_go_to_blip_as_they_are(vibe: Peer, other: blip.Peer) -> None:
-    """An absent payload is an empty one."""
+async def test_vibe_payloads_reach_blip_unchanged(vibe: Peer, other: blip.Peer) -> None:
+    """An absent payload arrives as an empty one."""
     subscription = await other.subscribe("q")
     for payload in [*JSON, b""]:
         await vibe.publish("q", payload, priority="high", key="value")
@@ -118,10 +108,10 @@ async def test_vibe_payloads_go_to_blip_as_they_are(vibe: Peer, other: blip.Peer
         assert payload == (await other.take(subscription))[1]
 
 
-async def test_a_base64_string_of_a_vibe_publisher_is_not_decoded(
+async def test_a_base64_string_from_a_vibe_publisher_is_not_decoded(
     vibe: Peer, other: blip.Peer
 ) -> None:
-    """Payloads are carried verbatim; `contentEncoding` is not a publisher's to say."""
+    """Payloads are carried verbatim; a publisher cannot set `contentEncoding`."""
     await vibe.subscribe("q")
     subscription = await other.subscribe("q")
     await vibe.publish("q", b'"/w=="', contentEncoding="base64")
@@ -132,10 +122,10 @@ async def test_a_base64_string_of_a_vibe_publisher_is_not_decoded(
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_an_empty_blip_payload_is_an_absent_one(
+async def test_an_empty_blip_payload_is_absent_on_vibe(
     vibe: Peer, other: blip.Peer, qos: int
 ) -> None:
-    """It is not the empty string in base64."""
+    """Not the empty string in base64."""
     await vibe.subscribe("q")
     await other.publish("q", b"", qos=qos)
     found = await vibe.delivered()
@@ -143,7 +133,7 @@ async def test_an_empty_blip_payload_is_an_absent_one(
     assert (b"", {"deliveryAttempts", "timestamp"}) == (found.payload, set(found.headers))
 
 
-async def test_a_backlog_is_the_same_as_what_is_delivered_at_once(tmp_path: Path) -> None:
+async def test_a_backlog_is_delivered_like_fresh_messages(tmp_path: Path) -> None:
     """Read back from the log, before and after a restart."""
     clock = FakeClock()
     async with both(tmp_path, clock) as (vibe, other):
@@ -171,10 +161,10 @@ def _without_attempts(found: list[Message]) -> list[tuple[str, bytes, dict[str, 
     return [(one.id, one.payload, one.headers) for one in found]
 
 
-async def test_base64_that_outgrows_a_frame_makes_a_dead_letter(
+async def test_a_message_whose_base64_outgrows_a_frame_becomes_a_dead_letter(
     vibe: Peer, other: blip.Peer
 ) -> None:
-    """Blip can carry it; on Vibe it is too large, and Blip can have it from there."""
+    """Too large for Vibe, but Blip can read it from the dead-letter queue."""
     letters = await other.subscribe("dlq.q")
     await vibe.subscribe("q")
     payload = b"\xff" * (BODY_MAX * 4 // 5)
@@ -190,7 +180,7 @@ async def test_base64_that_outgrows_a_frame_makes_a_dead_letter(
 
 
 async def test_a_durable_blip_message_has_the_brokers_id(vibe: Peer, other: blip.Peer) -> None:
-    """In decimal: the same number is its delivery tag on Blip."""
+    """In decimal; the same number is its delivery tag on Blip."""
     await vibe.subscribe("q")
     subscription = await other.subscribe("q")
     await other.publish("q", b"1")
@@ -202,8 +192,8 @@ async def test_a_durable_blip_message_has_the_brokers_id(vibe: Peer, other: blip
     assert (0, 0) == await vibe.counts("q")
 
 
-async def test_a_memory_only_message_is_numbered(vibe: Peer, other: blip.Peer) -> None:
-    """Blip QoS 0 into a queue: `m-<n>`, each its own; an Ack of it is for nobody."""
+async def test_a_memory_only_message_has_a_numbered_id(vibe: Peer, other: blip.Peer) -> None:
+    """Blip QoS 0 in a queue: `m-<n>`, unique; an Ack of it has no effect."""
     await vibe.subscribe("q")
     await other.publish("q", b"1", b"2", qos=0)
     found = await vibe.deliveries(2)
@@ -217,7 +207,7 @@ async def test_a_memory_only_message_is_numbered(vibe: Peer, other: blip.Peer) -
 
 
 async def test_a_memory_only_message_waits_for_a_consumer(vibe: Peer, other: blip.Peer) -> None:
-    """In memory, in order of arrival."""
+    """In memory, in the order of arrival."""
     await vibe.create("q")
     await other.publish("q", b"1", b"2", qos=0)
     assert (2, 0) == await vibe.counts("q")
@@ -227,10 +217,10 @@ async def test_a_memory_only_message_waits_for_a_consumer(vibe: Peer, other: bli
 
 
 @pytest.mark.parametrize("topic", ["a/b", "a b", "²", "\n", "x" * 257, "a\x00b"])
-async def test_a_topic_that_is_no_queue_name_stays_on_blip(
+async def test_a_topic_that_is_not_a_queue_name_stays_on_blip(
     vibe: Peer, other: blip.Peer, topic: str
 ) -> None:
-    """Blip carries it; Vibe refuses the name, and no list shows it."""
+    """Blip delivers it; Vibe refuses the name and does not list it."""
     subscription = await other.subscribe(topic)
     await other.publish(topic, b"1")
     publish = await vibe.ask(PUBLISH, topic, b"2")
@@ -243,8 +233,8 @@ async def test_a_topic_that_is_no_queue_name_stays_on_blip(
     assert [] == await vibe.names()
 
 
-async def test_a_blip_publish_alone_makes_no_queue(vibe: Peer, other: blip.Peer) -> None:
-    """Nothing is kept for consumers that nobody has announced."""
+async def test_a_blip_publish_does_not_create_a_queue(vibe: Peer, other: blip.Peer) -> None:
+    """The broker keeps nothing for queues that were never declared."""
     await other.subscribe("q")
     await other.publish("q", b"before")
     await other.publish("q", b"before", qos=0)
@@ -256,8 +246,8 @@ async def test_a_blip_publish_alone_makes_no_queue(vibe: Peer, other: blip.Peer)
     await vibe.expect_silence()
 
 
-async def test_a_queue_keeps_from_its_declaration_on(tmp_path: Path) -> None:
-    """What any strand publishes, with or without a consumer, also across a restart."""
+async def test_a_queue_keeps_messages_from_its_declaration_on(tmp_path: Path) -> None:
+    """From any strand, with or without a consumer, even across a restart."""
     clock = FakeClock()
     async with both(tmp_path, clock) as (vibe, other):
         await other.publish("q", b"0")
@@ -272,7 +262,7 @@ async def test_a_queue_keeps_from_its_declaration_on(tmp_path: Path) -> None:
 
 
 async def test_each_strand_has_its_own_copy(vibe: Peer, other: blip.Peer) -> None:
-    """An acknowledgement on one is not one on the other."""
+    """An acknowledgement on one strand does not count on the other."""
     subscription = await other.subscribe("q")
     await vibe.subscribe("q")
     await vibe.publish("q", b"1", "m")
@@ -285,8 +275,8 @@ async def test_each_strand_has_its_own_copy(vibe: Peer, other: blip.Peer) -> Non
     assert None is await other.poll(subscription)
 
 
-async def test_a_dead_letter_of_blip_can_be_read_on_vibe(broker: RunningBroker) -> None:
-    """Its reason is in the headers, its payload as Vibe has it."""
+async def test_a_dead_letter_from_blip_can_be_read_on_vibe(broker: RunningBroker) -> None:
+    """The headers state the reason; the payload is encoded for Vibe."""
     async with connected(broker) as vibe, blip.connected(broker) as other:
         subscription = await other.subscribe("t")
         await other.publish("t", b"\xff")
@@ -304,7 +294,7 @@ async def test_a_dead_letter_of_blip_can_be_read_on_vibe(broker: RunningBroker) 
         )
 
 
-# Full queues and queues in memory.
+# Full queues and memory-only queues.
 
 
 @pytest.mark.parametrize(
@@ -318,10 +308,10 @@ async def test_a_dead_letter_of_blip_can_be_read_on_vibe(broker: RunningBroker) 
 async def test_a_full_queue_refuses_blip_too(
     vibe: Peer, other: blip.Peer, options: dict[str, str], qos: int
 ) -> None:
-    """NACK 500 "queue full"; nothing is stored, and room makes it good."""
+    """NACK 500 "queue full", and nothing is stored, until there is room."""
     await vibe.create("q", maxQueueSize=1, **options)
     await other.publish("q", b"1", qos=qos)
-    await is_refused(other, "q", b"2", qos)
+    await expect_queue_full(other, "q", b"2", qos)
     await vibe.subscribe("q")
     found = await vibe.delivered()
     vibe.send(ack(found.id))
@@ -333,7 +323,7 @@ async def test_a_full_queue_refuses_blip_too(
 
 
 async def test_a_full_queue_redirects_blip_too(vibe: Peer, other: blip.Peer) -> None:
-    """The new message becomes a dead letter, and its publisher is told nothing bad."""
+    """The new message becomes a dead letter, and its publisher gets no error."""
     await vibe.create("q", maxQueueSize=1)
     await other.publish("q", b"1", b"2")
     await vibe.subscribe("dlq.q")
@@ -347,10 +337,10 @@ async def test_a_full_queue_redirects_blip_too(vibe: Peer, other: blip.Peer) -> 
     assert (1, 0) == await vibe.counts("q")
 
 
-async def test_a_full_queue_holds_blip_up_too(
+async def test_a_full_queue_blocks_a_blip_publisher_too(
     broker: RunningBroker, vibe: Peer, other: blip.Peer
 ) -> None:
-    """BlockPublisher: the publish waits, and with it the fence behind it."""
+    """BlockPublisher: the publish waits, and so does the fence behind it."""
     await vibe.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
     other.send(*(blip.publish(1, "q", str(number).encode()) for number in range(20)))
     other.send(blip.ping(2))
@@ -364,8 +354,8 @@ async def test_a_full_queue_holds_blip_up_too(
     await other.expect(blip.pong(2))
 
 
-async def test_a_queue_in_memory_is_gone_after_a_restart(tmp_path: Path) -> None:
-    """The declaration stays; what waited on it, from any strand, does not."""
+async def test_a_memory_only_queue_is_empty_after_a_restart(tmp_path: Path) -> None:
+    """Its declaration survives; its messages, from any strand, do not."""
     clock = FakeClock()
     async with both(tmp_path, clock) as (vibe, other):
         await vibe.create("q", durable="false")

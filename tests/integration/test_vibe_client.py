@@ -8,23 +8,13 @@ import pytest
 import braidmq
 from braidmq.testing.broker import RunningBroker, running_broker
 from braidmq.testing.clock import FakeClock
+from tests.integration.test_client import payloads_of
 
 pytestmark = pytest.mark.asyncio
 
 
-async def payloads_of(subscription: braidmq.Subscription, count: int) -> list[bytes]:
-    """Take and acknowledge *count* messages."""
-    seen: list[bytes] = []
-    async for message in subscription:
-        async with message.process():
-            seen.append(message.payload)
-        if len(seen) == count:
-            break
-    return seen
-
-
 async def test_published_messages_reach_the_consumer_in_order() -> None:
-    """The receipts are those of the messages; after a drain nothing comes again."""
+    """Each publish gets a receipt; acknowledged messages are not delivered again."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("vibe")) as client,
@@ -38,8 +28,8 @@ async def test_published_messages_reach_the_consumer_in_order() -> None:
         assert [] == await messages.fetch(timeout=0)
 
 
-async def test_a_message_arrives_as_it_was_published() -> None:
-    """Id, payload, headers and priority; the first delivery is attempt 1."""
+async def test_a_message_arrives_unchanged() -> None:
+    """Its id, payload and headers; the first delivery is attempt 1."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("vibe"), compression=True) as client,
@@ -62,8 +52,8 @@ async def test_a_message_arrives_as_it_was_published() -> None:
         assert b"" == absent.payload
 
 
-async def test_the_urgent_come_first() -> None:
-    """In a queue that was declared so, and first in first out among equals."""
+async def test_a_priority_queue_delivers_urgent_messages_first() -> None:
+    """First in, first out among equals."""
     async with running_broker() as broker, braidmq.connect(broker.url("vibe")) as client:
         await client.declare_queue("jobs", mode="priority_based")
         for number, priority in enumerate([0, 1, 3, 2, 3]):
@@ -72,8 +62,8 @@ async def test_the_urgent_come_first() -> None:
             assert [b"2", b"4", b"3", b"1", b"0"] == await payloads_of(messages, 5)
 
 
-async def test_a_message_that_is_given_back_comes_again() -> None:
-    """By `nack`, and by an exception in `process`; the attempts are counted."""
+async def test_a_rejected_delivery_is_retried() -> None:
+    """After a `nack` or an exception in `process`; the broker counts the attempts."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("vibe")) as client,
@@ -91,17 +81,17 @@ async def test_a_message_that_is_given_back_comes_again() -> None:
         assert (2, 3) == (second.attempt, third.attempt)
 
 
-async def test_a_rejected_message_is_a_dead_letter() -> None:
-    """It lies on the dead-letter queue, with the reason."""
+async def test_a_message_can_be_dead_lettered() -> None:
+    """It is in the dead-letter queue, with the reason."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("vibe")) as client,
         client.subscribe("orders") as messages,
-        client.subscribe("dlq.orders") as graves,
+        client.subscribe("dlq.orders") as dead_letters,
     ):
         receipt = await client.publish("orders", b"1")
         await (await anext(messages)).nack(dead_letter=True)
-        dead = await anext(graves)
+        dead = await anext(dead_letters)
 
         assert (receipt.id, b"1", "rejected", "orders") == (
             dead.id,
@@ -111,8 +101,8 @@ async def test_a_rejected_message_is_a_dead_letter() -> None:
         )
 
 
-async def test_leaving_gives_back_without_counting() -> None:
-    """What was prefetched and not handed out is as if it had never been delivered."""
+async def test_unsubscribing_returns_messages_without_counting_an_attempt() -> None:
+    """Prefetched messages that the client never took count as undelivered."""
     async with running_broker() as broker, braidmq.connect(broker.url("vibe")) as client:
         await client.publish_many("orders", [b"1", b"2", b"3"])
         async with client.subscribe("orders") as messages:
@@ -124,7 +114,7 @@ async def test_leaving_gives_back_without_counting() -> None:
 
 
 async def test_two_consumers_share_a_queue() -> None:
-    """Each message goes to one of them, also from within one client."""
+    """Each message goes to one of them, even within one client."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("vibe")) as client,
@@ -137,8 +127,8 @@ async def test_two_consumers_share_a_queue() -> None:
         assert {b"1", b"2"} == seen
 
 
-async def test_queues_are_managed() -> None:
-    """Declared, described, listed, deleted; an existing queue keeps its options."""
+async def test_queues_can_be_declared_listed_and_deleted() -> None:
+    """An existing queue keeps its options when it is declared again."""
     async with running_broker() as broker, braidmq.connect(broker.url("vibe")) as client:
         await client.declare_queue("jobs", max_size=10, ttl=60.0, overflow="DropOldest")
         await client.publish("jobs", b"1")
@@ -161,8 +151,8 @@ async def test_queues_are_managed() -> None:
         assert await client.queue_info("jobs") is None
 
 
-async def test_a_full_queue_refuses() -> None:
-    """Nothing is confirmed that was dropped."""
+async def test_a_full_queue_refuses_the_publish() -> None:
+    """The broker does not confirm a message that it dropped."""
     async with running_broker() as broker, braidmq.connect(broker.url("vibe")) as client:
         await client.declare_queue("jobs", max_size=1, overflow="drop_newest")
         await client.publish("jobs", b"1")
@@ -171,7 +161,7 @@ async def test_a_full_queue_refuses() -> None:
 
 
 async def test_strands_exchange_messages() -> None:
-    """Bytes that are not JSON reach a Vibe user as the bytes they were, and JSON as it was."""
+    """JSON and other bytes reach a Vibe client unchanged."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("vibe")) as vibe,
@@ -186,8 +176,8 @@ async def test_strands_exchange_messages() -> None:
         assert [b"\x00\xff", b'{"n": 1}'] == await payloads_of(over_blip, 2)
 
 
-async def test_a_restart_is_survived(tmp_path: Path) -> None:
-    """Messages wait in the log; the subscription goes on by itself."""
+async def test_clients_survive_a_restart(tmp_path: Path) -> None:
+    """Messages wait in the log; the subscription resumes by itself."""
     clock = FakeClock()
     back = asyncio.Event()
     hurried: dict[str, object] = {"limits": {"drain_s": 0.05}}
@@ -208,17 +198,17 @@ async def test_a_restart_is_survived(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_an_unknown_token_is_refused() -> None:
-    """Neither a token nor a user that the broker does not know."""
+async def test_unknown_credentials_are_refused() -> None:
+    """An unknown token, and an unknown user."""
     async with running_broker() as broker:
         host, port = broker.address("vibe")
-        for userinfo in ("unknown", "nobody:secret"):
+        for userinfo in ("unknown", "unknown:secret"):
             with pytest.raises(braidmq.AuthenticationFailed):
                 await braidmq.connect(f"vibe://{userinfo}@{host}:{port}")
 
 
 def blocking_round_trip(broker: RunningBroker) -> list[bytes]:
-    """Publish and receive without a loop."""
+    """Publish and receive without an event loop."""
     with (
         braidmq.sync.connect(broker.url("vibe")) as client,
         client.subscribe("orders") as messages,
@@ -233,7 +223,7 @@ def blocking_round_trip(broker: RunningBroker) -> list[bytes]:
         return seen
 
 
-async def test_the_blocking_facade_against_the_real_broker() -> None:
-    """The same round trip from a thread without a loop."""
+async def test_the_blocking_client_works_against_the_real_broker() -> None:
+    """The same round trip from a thread without an event loop."""
     async with running_broker() as broker:
         assert [b"1", b"2"] == await asyncio.to_thread(blocking_round_trip, broker)

@@ -1,7 +1,7 @@
-"""Who may do what over the wire, against an oracle that looks at every way a pattern can fit.
+"""Permissions over the wire, checked against an oracle.
 
-The oracle shares nothing with the broker: patterns are tried letter by letter, and rules are
-written down as the protocol's page has them.
+The oracle shares no code with the broker: it matches patterns letter by letter and states the
+rules as the protocol's page does.
 """
 
 import json
@@ -82,7 +82,7 @@ def user_may(grants: Grants, operation: str, name: str) -> bool:
 
 
 async def allowed(peer: Peer, root: Peer) -> set[tuple[str, str]]:
-    """Try everything; return what was not refused. All queues are there before and after."""
+    """Try every operation; return those that the broker allowed. The queues stay."""
     found = set()
     for operation, command in COMMANDS.items():
         for name in NAMES:
@@ -106,8 +106,8 @@ def some(rng: random.Random, things: tuple[str, ...], most: int) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_api_keys_may_do_what_their_patterns_say(seed: int) -> None:
-    """On Vibe, and publishing and subscribing on Blip alike."""
+async def test_api_keys_may_do_what_their_patterns_allow(seed: int) -> None:
+    """On Vibe and, for publishing and subscribing, on Blip."""
     rng = random.Random(seed)
     keys = [
         Key(some(rng, PATTERNS, 3), some(rng, PATTERNS, 3), rng.random() < 0.3)
@@ -160,8 +160,8 @@ async def _allowed_on_blip(peer: blip.Peer) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_users_may_do_what_they_were_granted(seed: int) -> None:
-    """Grants are a union; a grant replaces what the pattern had; live sessions see it."""
+async def test_users_may_do_what_their_grants_allow(seed: int) -> None:
+    """Grants add up; a new grant replaces its pattern's; live sessions notice at once."""
     rng = random.Random(seed)
     async with broker_at() as broker, connected(broker) as root:
         for name in NAMES:

@@ -1,7 +1,7 @@
-"""A poison message: it kills every consumer that gets it, and takes nobody along.
+"""A poison message crashes every consumer that gets it, without harm to other messages.
 
-Its consumers hold innocent messages as well when they die. In the end the poison is a dead
-letter with the attempts it had, and every innocent one was delivered and acknowledged.
+The consumers also hold innocent messages when they crash. In the end the poison is a dead
+letter with its number of attempts, and every innocent message has been acknowledged.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ INNOCENT = [f"innocent-{number}" for number in range(99)]
 EVERYTHING = [*INNOCENT[:40], POISON, *INNOCENT[40:]]
 
 
-async def letters(broker: RunningBroker, count: int) -> list[Message]:
-    """Return the dead letters, of which there must be so many."""
+async def dead_letters(broker: RunningBroker, count: int) -> list[Message]:
+    """Return the dead letters, of which there must be *count*."""
     async with connected(broker) as peer:
         await peer.subscribe("dlq.q")
         found = await peer.deliveries(count)
@@ -41,8 +41,8 @@ def death(letter: Message) -> tuple[str, str, str]:
     )
 
 
-async def die_of_it(peer: Peer) -> int:
-    """Take messages until the poison comes, acknowledge none, and die; return its attempt."""
+async def crash(peer: Peer) -> int:
+    """Take messages until the poison, acknowledge none, and crash; return its attempt."""
     while True:
         found = await peer.delivered()
         if found.id == POISON:
@@ -51,7 +51,7 @@ async def die_of_it(peer: Peer) -> int:
 
 
 async def work(peer: Peer, done: set[str], wanted: int) -> int | None:
-    """Acknowledge everything until *wanted* are done; die of the poison, and say when."""
+    """Acknowledge until *wanted* are done; on the poison, crash and return its attempt."""
     while len(done) < wanted:
         found = await peer.delivered()
         if found.id == POISON:
@@ -64,8 +64,10 @@ async def work(peer: Peer, done: set[str], wanted: int) -> int | None:
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3, 5])
-async def test_a_poison_message_dies_alone_across_broken_connections(attempts: int) -> None:
-    """Its neighbours come back with every crash, and none of them is given up on."""
+async def test_only_the_poison_is_dead_lettered_across_broken_connections(
+    attempts: int,
+) -> None:
+    """Its neighbours are redelivered after every crash, and none is lost."""
     async with broker_at() as broker:
         async with connected(broker) as publisher:
             await publisher.create("q", maxRetryAttempts=attempts)
@@ -76,9 +78,9 @@ async def test_a_poison_message_dies_alone_across_broken_connections(attempts: i
         while len(seen) < attempts:
             async with connected(broker) as consumer:
                 await consumer.subscribe("q")
-                # All but the last consumer finish nothing before they die.
+                # All but the last consumer acknowledge nothing before they crash.
                 seen.append(
-                    await die_of_it(consumer)
+                    await crash(consumer)
                     if len(seen) + 1 < attempts
                     else await work(consumer, done, 100)
                 )
@@ -90,16 +92,16 @@ async def test_a_poison_message_dies_alone_across_broken_connections(attempts: i
 
         assert list(range(1, attempts + 1)) == seen
         assert set(INNOCENT) == done
-        (letter,) = await letters(broker, 1)
+        (letter,) = await dead_letters(broker, 1)
         assert POISON == letter.id
         assert ("maxRetries", "q", str(attempts)) == death(letter)
 
 
 @pytest.mark.parametrize("attempts", [2, 3])
-async def test_a_poison_message_dies_alone_across_restarts(
+async def test_only_the_poison_is_dead_lettered_across_restarts(
     tmp_path: Path, attempts: int
 ) -> None:
-    """Attempts are counted on after a restart; innocent messages survive all of them."""
+    """Attempts keep counting after a restart; innocent messages survive every one."""
     clock = FakeClock()
     done: set[str] = set()
     seen: list[int | None] = []
@@ -112,7 +114,7 @@ async def test_a_poison_message_dies_alone_across_restarts(
                 await consumer.subscribe("q")
                 seen.append(await work(consumer, done, 100))
             await until_connected(broker, 0)
-            # An attempt that the log has not heard of may be forgotten by a restart.
+            # A restart may forget an attempt that is not in the log yet.
             clock.advance(0.02)
             await until_committed(broker)
     async with broker_at(tmp_path, clock) as broker:
@@ -121,7 +123,7 @@ async def test_a_poison_message_dies_alone_across_restarts(
             await work(consumer, done, 99)
             assert (0, 0) == await consumer.counts("q")
         await until_connected(broker, 0)
-        (letter,) = await letters(broker, 1)
+        (letter,) = await dead_letters(broker, 1)
 
     assert list(range(1, attempts + 1)) == seen
     assert set(INNOCENT) == done
@@ -129,8 +131,8 @@ async def test_a_poison_message_dies_alone_across_restarts(
     assert ("maxRetries", "q", str(attempts)) == death(letter)
 
 
-async def test_restarts_alone_are_no_attempts(tmp_path: Path) -> None:
-    """A broker that ends while a consumer holds a message does not count against it."""
+async def test_a_restart_does_not_count_as_an_attempt(tmp_path: Path) -> None:
+    """A message does not lose an attempt when the broker stops during its delivery."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker) as publisher:
         await publisher.create("q", maxRetryAttempts=2)
@@ -148,38 +150,40 @@ async def test_restarts_alone_are_no_attempts(tmp_path: Path) -> None:
             assert {1} == {each.attempts for each in found}
 
 
-async def test_a_poison_message_among_several_consumers_kills_as_many_as_attempts() -> None:
-    """Three of five die; the other two finish everything else."""
+async def test_a_poison_message_crashes_only_as_many_consumers_as_it_has_attempts() -> None:
+    """Three of five crash; the other two finish everything else."""
     async with broker_at() as broker:
         async with connected(broker) as publisher:
             await publisher.publish_all("q", EVERYTHING)
         await until_connected(broker, 0)
         done: set[str] = set()
-        deaths: list[int] = []
+        crashes: list[int] = []
 
-        async def live() -> None:
+        async def consume() -> None:
             async with connected(broker) as consumer:
                 await consumer.subscribe("q", 20)
                 attempt = await work(consumer, done, 100)
                 assert attempt is not None
-                deaths.append(attempt)
+                crashes.append(attempt)
 
         queue = core(broker).queues.by_name["q"]
-        lives = [asyncio.create_task(live()) for _ in range(5)]
-        await until(lambda: len(deaths) == 3 and queue.waiting() + queue.in_flight_count() == 0)
-        for each in lives:
+        consumers = [asyncio.create_task(consume()) for _ in range(5)]
+        await until(
+            lambda: len(crashes) == 3 and queue.waiting() + queue.in_flight_count() == 0
+        )
+        for each in consumers:
             each.cancel()
-        await asyncio.wait(lives)
+        await asyncio.wait(consumers)
         await until_connected(broker, 0)
 
-        assert [1, 2, 3] == deaths
+        assert [1, 2, 3] == crashes
         assert set(INNOCENT) == done
-        (letter,) = await letters(broker, 1)
+        (letter,) = await dead_letters(broker, 1)
         assert (POISON, ("maxRetries", "q", "3")) == (letter.id, death(letter))
 
 
 async def test_the_last_delivery_waits_for_a_consumer_that_holds_nothing_else() -> None:
-    """And while that one holds it, nothing is given to it beside it."""
+    """While that consumer holds it, the broker delivers nothing else to it."""
     async with broker_at() as broker, connected(broker) as consumer:
         await consumer.create("q", maxRetryAttempts=2)
         async with connected(broker) as lost:

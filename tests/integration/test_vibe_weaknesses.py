@@ -1,15 +1,13 @@
-"""What VibeMQ does not do and we promise, part one: delivery.
+"""Promises that VibeMQ does not keep, part one: delivery.
 
-Each test is named by the promise; its docstring has the number of the weakness in the research
-notes on the original. It would fail there.
+Each test is named after the promise; its docstring starts with the number of the weakness in
+the research notes on the original, where the test would fail.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
 from braidmq.testing.clock import FakeClock
@@ -27,15 +25,9 @@ from tests.integration.vibe_peer import (
 pytestmark = pytest.mark.asyncio
 
 BACKOFFS_S = (32, 34, 38)
-"""After deliveries 1 to 3 without an acknowledgement: 30 s and 2, 4 and 8."""
+"""Delays after deliveries 1 to 3: the 30 s timeout plus a backoff of 2, 4 and 8 s."""
 
 FEW = [str(number) for number in range(5)]
-
-
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
 
 
 async def taken(peer: Peer, count: int) -> list[str]:
@@ -43,8 +35,10 @@ async def taken(peer: Peer, count: int) -> list[str]:
     return [(await peer.delivered()).id for _ in range(count)]
 
 
-async def test_a_backlog_flows_as_soon_as_somebody_subscribes(broker: RunningBroker) -> None:
-    """1: it needs no further publish, and nothing is left behind."""
+async def test_a_backlog_is_delivered_as_soon_as_a_consumer_subscribes(
+    broker: RunningBroker,
+) -> None:
+    """1: it needs no further publish to start, and nothing is left behind."""
     async with connected(broker) as peer:
         await peer.publish_all("q", FEW)
         await peer.subscribe("q")
@@ -54,8 +48,8 @@ async def test_a_backlog_flows_as_soon_as_somebody_subscribes(broker: RunningBro
         assert (0, 0) == await peer.counts("q")
 
 
-async def test_what_a_lost_consumer_held_flows_to_the_next(broker: RunningBroker) -> None:
-    """1: nor does what was given back."""
+async def test_a_lost_consumers_messages_go_to_the_next(broker: RunningBroker) -> None:
+    """1: returned messages need no further publish, either."""
     async with connected(broker) as peer:
         async with connected(broker) as lost:
             await lost.subscribe("q")
@@ -67,8 +61,8 @@ async def test_what_a_lost_consumer_held_flows_to_the_next(broker: RunningBroker
         assert FEW == await taken(peer, 5)
 
 
-async def test_what_a_restart_finds_flows_at_once(tmp_path: Path) -> None:
-    """1: nor does what was recovered."""
+async def test_recovered_messages_are_delivered_at_once(tmp_path: Path) -> None:
+    """1: nor do recovered messages."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as first, connected(first) as peer:
         await peer.publish_all("q", FEW)
@@ -78,8 +72,8 @@ async def test_what_a_restart_finds_flows_at_once(tmp_path: Path) -> None:
         assert FEW == await taken(peer, 5)
 
 
-async def test_what_nobody_acknowledges_is_kept_as_a_dead_letter(broker: RunningBroker) -> None:
-    """2: by default; after the last attempt it is not deleted, and says what happened."""
+async def test_an_unacknowledged_message_becomes_a_dead_letter(broker: RunningBroker) -> None:
+    """2: by default the broker keeps it after the last attempt, with the reason."""
     async with connected(broker) as peer:
         await peer.subscribe("q")
         await peer.publish_all("q", ["m"], payload=b'"kept"', key="value")
@@ -97,8 +91,8 @@ async def test_what_nobody_acknowledges_is_kept_as_a_dead_letter(broker: Running
         assert ["maxRetries", "q", "3"] == death
 
 
-async def test_in_a_fan_out_everyone_has_to_acknowledge(broker: RunningBroker) -> None:
-    """3: one subscriber's acknowledgement is not another's; each is retried by itself."""
+async def test_in_a_fan_out_each_subscriber_must_acknowledge(broker: RunningBroker) -> None:
+    """3: an acknowledgement counts for one subscriber only; retries are separate."""
     async with connected(broker) as one, connected(broker) as two:
         await one.create("q", deliveryMode="FanOutWithAck")
         await one.subscribe("q")
@@ -122,10 +116,10 @@ async def test_in_a_fan_out_everyone_has_to_acknowledge(broker: RunningBroker) -
         {"maxQueueSize": "1", "overflowStrategy": "DropOldest"},
     ],
 )
-async def test_what_was_broadcast_or_dropped_is_gone(
+async def test_a_broadcast_or_dropped_message_does_not_return(
     tmp_path: Path, options: dict[str, str]
 ) -> None:
-    """4: it does not come back after a restart, and holds no segment of the log."""
+    """4: not even after a restart, and it pins no segment of the log."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as first, connected(first) as peer:
         await peer.create("q", **options)
@@ -143,8 +137,8 @@ async def test_what_was_broadcast_or_dropped_is_gone(
         assert (0, 0) == await peer.counts("q")
 
 
-async def test_a_ttl_is_kept_and_dead_letters_can_be_read(tmp_path: Path) -> None:
-    """5: what expires goes to the queue that was named, also across a restart."""
+async def test_expired_messages_can_be_read_as_dead_letters(tmp_path: Path) -> None:
+    """5: they go to the configured dead-letter queue, even across a restart."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as first, connected(first) as peer:
         await peer.create("q", messageTtl="5000", deadLetterQueueName="graves")
@@ -164,8 +158,8 @@ async def test_a_ttl_is_kept_and_dead_letters_can_be_read(tmp_path: Path) -> Non
         )
 
 
-async def test_what_is_not_stored_is_not_acknowledged() -> None:
-    """6: a full queue and an unknown one are told to the publisher."""
+async def test_the_broker_acknowledges_only_stored_messages() -> None:
+    """6: a publisher gets an error for a full queue and for an unknown one."""
     async with broker_at(vibe={"auto_create": False}) as broker, connected(broker) as peer:
         await peer.create("q", maxQueueSize="1", overflowStrategy="DropNewest")
         await peer.publish_all("q", ["m"])
@@ -177,8 +171,8 @@ async def test_what_is_not_stored_is_not_acknowledged() -> None:
         assert (1, 0) == await peer.counts("q")
 
 
-async def test_a_publisher_is_held_up_and_nothing_is_dropped(broker: RunningBroker) -> None:
-    """7: BlockPublisher blocks; everything is stored and delivered in the end."""
+async def test_a_blocked_publisher_loses_nothing(broker: RunningBroker) -> None:
+    """7: BlockPublisher blocks, and everything is stored and delivered in the end."""
     many = [str(number) for number in range(200)]
     async with connected(broker) as publisher, connected(broker) as consumer:
         await publisher.create("q", maxQueueSize="3", overflowStrategy="BlockPublisher")
@@ -197,8 +191,8 @@ async def test_a_publisher_is_held_up_and_nothing_is_dropped(broker: RunningBrok
         await publisher.reply("done")
 
 
-async def test_what_overflows_is_the_least_urgent(broker: RunningBroker) -> None:
-    """7: DropOldest by priority drops the oldest of the lowest; the order is exact."""
+async def test_an_overflow_drops_the_least_urgent_message(broker: RunningBroker) -> None:
+    """7: in a priority queue DropOldest drops the oldest of the lowest priority."""
     async with connected(broker) as peer:
         await peer.create(
             "q", deliveryMode="PriorityBased", maxQueueSize="4", overflowStrategy="DropOldest"
@@ -212,8 +206,8 @@ async def test_what_overflows_is_the_least_urgent(broker: RunningBroker) -> None
         await peer.expect_silence()
 
 
-async def test_within_a_priority_the_first_is_the_first(broker: RunningBroker) -> None:
-    """7: sorting is stable, whatever the number of messages."""
+async def test_messages_of_one_priority_keep_their_order(broker: RunningBroker) -> None:
+    """7: the order is stable, however many messages there are."""
     levels = ["low", "critical", "normal", "high"]
     async with connected(broker) as peer:
         await peer.create("q", deliveryMode="PriorityBased")
@@ -230,7 +224,7 @@ async def test_within_a_priority_the_first_is_the_first(broker: RunningBroker) -
 
 
 async def test_an_unknown_priority_is_normal(broker: RunningBroker) -> None:
-    """8: neither Low, nor above Critical."""
+    """8: neither low, nor above critical."""
     async with connected(broker) as peer:
         await peer.create("q", deliveryMode="PriorityBased")
         for priority in ("low", "urgent", "99", "normal", "critical"):
@@ -240,8 +234,8 @@ async def test_an_unknown_priority_is_normal(broker: RunningBroker) -> None:
         assert ["critical", "urgent", "99", "normal", "low"] == await taken(peer, 5)
 
 
-async def test_a_subscribe_creates_nothing_when_that_is_off() -> None:
-    """9: `vibe.auto_create` holds for consumers too."""
+async def test_a_subscribe_creates_no_queue_when_auto_create_is_off() -> None:
+    """9: `vibe.auto_create` applies to consumers too."""
     async with broker_at(vibe={"auto_create": False}) as broker, connected(broker) as peer:
         answer = await peer.ask(SUBSCRIBE, "q")
 
@@ -249,8 +243,8 @@ async def test_a_subscribe_creates_nothing_when_that_is_off() -> None:
         assert [] == await peer.names()
 
 
-async def test_a_retry_goes_to_whoever_is_free(broker: RunningBroker) -> None:
-    """10: it is not pinned to the consumer that did not answer."""
+async def test_a_retry_goes_to_any_free_consumer(broker: RunningBroker) -> None:
+    """10: it is not tied to the consumer that did not answer."""
     async with connected(broker) as silent, connected(broker) as other:
         await silent.subscribe("q")
         await silent.publish_all("q", ["m"])
@@ -264,8 +258,8 @@ async def test_a_retry_goes_to_whoever_is_free(broker: RunningBroker) -> None:
         assert ("m", 2) == (again.id, again.attempts)
 
 
-async def test_what_is_given_back_keeps_its_order_and_attempts(broker: RunningBroker) -> None:
-    """10: before newer messages, oldest first, and counted on."""
+async def test_returned_messages_keep_their_order_and_attempts(broker: RunningBroker) -> None:
+    """10: they go before newer messages, oldest first, and the count continues."""
     async with connected(broker) as peer:
         async with connected(broker) as lost:
             await lost.subscribe("q", 3)
@@ -279,13 +273,13 @@ async def test_what_is_given_back_keeps_its_order_and_attempts(broker: RunningBr
         assert [2, 2, 2, 1, 1] == [each.attempts for each in found]
 
 
-async def test_nobody_acknowledges_what_another_holds(broker: RunningBroker) -> None:
-    """11: such an Ack changes nothing, and is counted."""
-    async with connected(broker) as owner, connected(broker) as stranger:
+async def test_a_consumer_cannot_acknowledge_anothers_message(broker: RunningBroker) -> None:
+    """11: such an Ack changes nothing, and the broker counts it."""
+    async with connected(broker) as owner, connected(broker) as other:
         await owner.subscribe("q")
         await owner.publish_all("q", ["m"])
         await owner.delivered()
-        await stranger.acknowledge("m")
+        await other.acknowledge("m")
 
         assert (0, 1) == await owner.counts("q")
         assert 1 == core(broker).stats.unknown_acks
@@ -293,8 +287,8 @@ async def test_nobody_acknowledges_what_another_holds(broker: RunningBroker) -> 
         assert (0, 0) == await owner.counts("q")
 
 
-async def test_messages_of_one_id_do_not_collide(broker: RunningBroker) -> None:
-    """11: an id is the publisher's; both are stored, delivered and acknowledged."""
+async def test_messages_with_the_same_id_do_not_collide(broker: RunningBroker) -> None:
+    """11: publishers choose the ids; each message is stored, delivered and acknowledged."""
     async with connected(broker) as peer:
         await peer.publish_all("q", ["m"], payload=b"1")
         await peer.publish_all("q", ["m"], payload=b"2")
@@ -307,8 +301,8 @@ async def test_messages_of_one_id_do_not_collide(broker: RunningBroker) -> None:
         assert [(0, 0), (0, 0)] == [await peer.counts("q"), await peer.counts("other")]
 
 
-async def test_a_consumer_that_does_not_read_holds_nobody_up(broker: RunningBroker) -> None:
-    """12: publishers get their answers, and other consumers their messages."""
+async def test_a_consumer_that_does_not_read_delays_no_other(broker: RunningBroker) -> None:
+    """12: publishers get their answers, and other consumers their messages, meanwhile."""
     big = b'"' + b"x" * 100_000 + b'"'
     many = [str(number) for number in range(200)]
     async with (
@@ -334,8 +328,8 @@ async def test_a_consumer_that_does_not_read_holds_nobody_up(broker: RunningBrok
         assert seen > 10
 
 
-async def test_while_the_broker_ends_acknowledgements_are_still_taken(tmp_path: Path) -> None:
-    """13: the consumer that works on a message when the broker is told to stop may finish."""
+async def test_a_stopping_broker_still_accepts_acknowledgements(tmp_path: Path) -> None:
+    """13: a consumer may finish the message that it works on when the broker stops."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock, limits={"drain_s": 20.0}) as first:
         async with connected(first) as peer:
@@ -357,8 +351,8 @@ async def test_while_the_broker_ends_acknowledgements_are_still_taken(tmp_path: 
         await peer.expect_silence()
 
 
-async def test_what_goes_back_at_the_end_was_no_attempt(tmp_path: Path) -> None:
-    """13: who did not finish in time gets it again, as if for the first time."""
+async def test_a_message_returned_at_shutdown_does_not_lose_an_attempt(tmp_path: Path) -> None:
+    """13: a consumer that did not finish in time gets it again as attempt 1."""
     clock = FakeClock()
     async with (
         broker_at(tmp_path, clock, limits={"drain_s": 0.0}) as first,
@@ -375,8 +369,8 @@ async def test_what_goes_back_at_the_end_was_no_attempt(tmp_path: Path) -> None:
         assert [(each, 1) for each in FEW] == [(one.id, one.attempts) for one in found]
 
 
-async def test_a_message_without_payload_is_a_message(broker: RunningBroker) -> None:
-    """14: it is delivered, and it can become a dead letter."""
+async def test_a_message_may_have_no_payload(broker: RunningBroker) -> None:
+    """14: it is delivered, and can become a dead letter."""
     async with connected(broker) as peer:
         await peer.subscribe("q")
         await peer.publish_all("q", ["m"], payload=b"")

@@ -1,15 +1,13 @@
-"""What VibeMQ does not do and we promise, part two: the wire, and who may do what.
+"""Promises that VibeMQ does not keep, part two: the wire and permissions.
 
-Each test is named by the promise; its docstring has the number of the weakness in the research
-notes on the original. It would fail there.
+Each test is named after the promise; its docstring starts with the number of the weakness in
+the research notes on the original, where the test would fail.
 """
 
 import gzip
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from braidmq.base.errors import ConfigError
 from braidmq.testing.broker import RunningBroker, running_broker
@@ -49,12 +47,6 @@ from tests.integration.vibe_peer import (
 pytestmark = pytest.mark.asyncio
 
 
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
-
-
 @pytest.mark.parametrize(
     "broken",
     [
@@ -67,10 +59,10 @@ async def broker() -> AsyncIterator[RunningBroker]:
         frame(V1_1, b"\x01\x14\x00\x01\xff\x00\x00\x00\x00\x00\x00\x00\x00"),
     ],
 )
-async def test_lost_framing_is_told_before_the_close(
+async def test_broken_framing_gets_an_error_before_the_close(
     broker: RunningBroker, broken: bytes
 ) -> None:
-    """15: an Error says what was wrong, then the connection ends."""
+    """15: an Error says what was wrong, then the broker closes the connection."""
     async with connected(broker) as peer:
         peer.send(broken)
         answer = await peer.next()
@@ -82,7 +74,7 @@ async def test_lost_framing_is_told_before_the_close(
 
 
 async def test_a_bad_payload_does_not_end_the_connection(broker: RunningBroker) -> None:
-    """15: a missing key, an unknown option and text that is not JSON are refused by name."""
+    """15: the refusal names the missing key, the unknown option or the invalid JSON."""
     async with connected(broker) as peer:
         missing = await peer.administer(CREATE_USER, username="u")
         bad_mode = await peer.ask(CREATE_QUEUE, "q", b'{"mode":"Sideways"}')
@@ -96,8 +88,8 @@ async def test_a_bad_payload_does_not_end_the_connection(broker: RunningBroker) 
         assert CREATE_QUEUE == named.kind
 
 
-async def test_every_refusal_has_the_id_of_its_request() -> None:
-    """16: so that a client need not wait for its timeout."""
+async def test_every_refusal_carries_the_id_of_its_request() -> None:
+    """16: a refused client does not have to wait for its timeout."""
     async with broker_at(limits={"messages_per_s": 1}) as broker, stranger(broker) as peer:
         early = await peer.ask(PUBLISH, "q", b"1")
         wrong = await peer.ask(CONNECT, headers={"authToken": "wrong"})
@@ -113,7 +105,7 @@ async def test_every_refusal_has_the_id_of_its_request() -> None:
 
 
 async def test_acknowledgements_are_never_refused() -> None:
-    """17: a consumer above the rate does not get again what it has finished."""
+    """17: a consumer above the rate limit gets no redelivery of what it acknowledged."""
     async with (
         broker_at(limits={"messages_per_s": 1}) as broker,
         connected(broker) as consumer,
@@ -131,8 +123,8 @@ async def test_acknowledgements_are_never_refused() -> None:
         await consumer.expect_silence()
 
 
-async def test_texts_of_every_length_come_back(broker: RunningBroker) -> None:
-    """18: 65,535 bytes of id and of header, and none at all, are kept as they are."""
+async def test_strings_of_every_length_round_trip(broker: RunningBroker) -> None:
+    """18: an id and a header of 65,535 bytes, and an empty one, come back unchanged."""
     long = "é" * 32_767 + "x"
     async with connected(broker) as peer:
         await peer.subscribe("q")
@@ -147,7 +139,7 @@ async def test_texts_of_every_length_come_back(broker: RunningBroker) -> None:
 
 
 async def test_frames_in_one_write_are_whole_frames(broker: RunningBroker) -> None:
-    """19: batching leaves no byte of a frame out."""
+    """19: batching drops no byte of any frame."""
     async with connected(broker) as peer:
         peer.send(*(ping(str(number)) for number in range(1000)))
         answers = [await peer.next() for _ in range(1000)]
@@ -157,8 +149,8 @@ async def test_frames_in_one_write_are_whole_frames(broker: RunningBroker) -> No
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
-async def test_another_version_is_refused(broker: RunningBroker, version: int) -> None:
-    """20: what was not written for us is not guessed at; the connection stays."""
+async def test_an_unknown_version_is_refused(broker: RunningBroker, version: int) -> None:
+    """20: the broker does not guess at another version; the connection stays open."""
     async with connected(broker) as peer:
         peer.send(frame(V1_1, body(PUBLISH, "m", "q", b"1", version=version)))
         answer = await peer.reply("m")
@@ -167,8 +159,8 @@ async def test_another_version_is_refused(broker: RunningBroker, version: int) -
         assert [] == await peer.names()
 
 
-async def test_the_server_says_what_it_is(broker: RunningBroker) -> None:
-    """20: version, connection and compression are in the ConnectAck, under the same id."""
+async def test_the_connect_ack_describes_the_server(broker: RunningBroker) -> None:
+    """20: the ConnectAck has the request's id, and version, connection and compression."""
     async with stranger(broker) as peer:
         peer.send(
             request(
@@ -184,8 +176,8 @@ async def test_the_server_says_what_it_is(broker: RunningBroker) -> None:
         assert {"serverVersion", "connectionId"} == set(answer.headers)
 
 
-async def test_a_body_is_no_larger_unpacked_than_packed(broker: RunningBroker) -> None:
-    """21: a small frame that unpacks to more than the limit is refused."""
+async def test_the_size_limit_holds_after_decompression(broker: RunningBroker) -> None:
+    """21: the broker refuses a small frame that decompresses to more than the limit."""
     bomb = body(PUBLISH, "m", "q", b'"' + b"x" * BODY_MAX + b'"')
     async with connected(broker) as peer:
         peer.send(frame(V1_1, gzip.compress(bomb), GZIP))
@@ -196,7 +188,7 @@ async def test_a_body_is_no_larger_unpacked_than_packed(broker: RunningBroker) -
 
 
 async def test_no_consumer_is_sent_more_than_the_limit(broker: RunningBroker) -> None:
-    """21: not even packed small; what no frame can carry becomes a dead letter."""
+    """21: not even compressed; a message too large for any frame becomes a dead letter."""
     huge = b'"' + b"x" * (2 * BODY_MAX) + b'"'
     compressing = {"authToken": "dev-key", "supported-compression": "gzip"}
     async with connected(broker, **compressing) as peer, blip.connected(broker) as other:
@@ -210,8 +202,8 @@ async def test_no_consumer_is_sent_more_than_the_limit(broker: RunningBroker) ->
         assert (1, 0) == await peer.counts("dlq.q")
 
 
-async def test_a_stranger_has_ten_seconds_and_pings_do_not_help() -> None:
-    """22: from accept until Connect has succeeded; here it is less than ten."""
+async def test_the_handshake_times_out_and_pings_do_not_extend_it() -> None:
+    """22: ten seconds from accept to a successful Connect; the test sets it shorter."""
     async with (
         broker_at(limits={"handshake_timeout_s": 0.3}) as broker,
         stranger(broker) as idle,
@@ -237,7 +229,7 @@ async def create_user(peer: Peer, name: str, password: str, *grants: str) -> Non
         assert GRANT_PERMISSION == answer.kind, answer
 
 
-async def test_names_that_differ_in_case_are_different_people(broker: RunningBroker) -> None:
+async def test_user_names_are_case_sensitive(broker: RunningBroker) -> None:
     """28: `Bob` changes his own password, and not `bob`'s."""
     async with connected(broker) as admin:
         await create_user(admin, "bob", "small")
@@ -251,10 +243,10 @@ async def test_names_that_differ_in_case_are_different_people(broker: RunningBro
             pass
 
 
-async def test_a_pattern_that_is_too_long_is_refused_when_it_is_granted(
+async def test_a_grant_with_a_pattern_that_is_too_long_is_refused(
     broker: RunningBroker,
 ) -> None:
-    """29: whoever grants it is told; the user's connections go on."""
+    """29: the administrator gets the error; the user's connections continue."""
     async with connected(broker) as admin:
         await create_user(admin, "u", "pw", "q")
         async with connected(broker, authUsername="u", authPassword="pw") as user:
@@ -269,21 +261,21 @@ async def test_a_pattern_that_is_too_long_is_refused_when_it_is_granted(
                 await user.publish("q", b"1")
 
 
-async def test_a_connection_has_five_guesses(broker: RunningBroker) -> None:
-    """30: the fifth is answered, then closed; a wrong name is told like a wrong password."""
+async def test_a_connection_has_five_attempts_to_authenticate(broker: RunningBroker) -> None:
+    """30: the fifth closes it; an unknown user gets the same answer as a wrong password."""
     async with connected(broker) as admin, stranger(broker) as guesser:
         await create_user(admin, "u", "pw")
         answers = [
             await guesser.ask(CONNECT, headers={"authUsername": name, "authPassword": "no"})
-            for name in ("u", "nobody", "u", "nobody", "u")
+            for name in ("u", "unknown", "u", "unknown", "u")
         ]
 
         assert {("AUTH_FAILED", "invalid credentials")} == {one.error for one in answers}
         await guesser.expect_close()
 
 
-async def test_a_user_that_is_deleted_is_out_at_once(broker: RunningBroker) -> None:
-    """30: its live sessions may do nothing any more, and are delivered nothing."""
+async def test_deleting_a_user_shuts_out_its_live_sessions(broker: RunningBroker) -> None:
+    """30: they can no longer publish, and the broker delivers nothing to them."""
     async with connected(broker) as admin:
         await create_user(admin, "u", "pw", "q")
         async with connected(broker, authUsername="u", authPassword="pw") as user:
@@ -299,8 +291,8 @@ async def test_a_user_that_is_deleted_is_out_at_once(broker: RunningBroker) -> N
             assert (1, 1) == await admin.counts("q")
 
 
-async def test_what_is_revoked_holds_for_live_sessions(broker: RunningBroker) -> None:
-    """30: permissions are looked at with every command, not only at Connect."""
+async def test_a_revoked_permission_ends_for_live_sessions_too(broker: RunningBroker) -> None:
+    """30: the broker checks permissions on every command, not only at Connect."""
     async with connected(broker) as admin:
         await create_user(admin, "u", "pw", "q")
         async with connected(broker, authUsername="u", authPassword="pw") as user:
@@ -310,8 +302,8 @@ async def test_what_is_revoked_holds_for_live_sessions(broker: RunningBroker) ->
             assert "AUTH_FAILED" == (await user.ask(PUBLISH, "q", b"2")).error_code
 
 
-async def test_a_certificate_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
-    """31: by the broker, not by every connection."""
+async def test_an_unusable_certificate_stops_the_broker_from_starting(tmp_path: Path) -> None:
+    """31: the error comes at the start, not on every connection."""
     (tmp_path / "cert.pem").write_text("not a certificate")
     (tmp_path / "key.pem").write_text("not a key")
     files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}

@@ -1,4 +1,4 @@
-"""What tests of Vibe beside other things share: frames made by hand, and whole conversations.
+"""A Vibe peer for tests outside the `vibe` folder: requests and whole conversations.
 
 Frames and peer are those of `tests/integration/vibe/peer.py`, in dialect 1.1.
 """
@@ -70,7 +70,7 @@ def create(request_id: str, queue: str, **options: str) -> bytes:
 
 
 def parse(data: bytes) -> list[Message]:
-    """Take whole frames apart."""
+    """Parse complete frames."""
     found = []
     while data:
         end = 5 + int.from_bytes(data[:4], "big")
@@ -89,13 +89,13 @@ class Peer(vibe.Peer):
         return [await self.delivered() for _ in range(count)]
 
     async def fence(self) -> None:
-        """Return when all that this peer has sent is handled and durable."""
+        """Return once everything that this peer has sent is handled and durable."""
         assert PONG == (await self.ask(PING)).kind
 
     async def publish_all(
         self, queue: str, ids: Iterable[str], payload: bytes = b"1", **headers: str
     ) -> None:
-        """Publish messages of these ids, and return when all of them are acknowledged."""
+        """Publish messages with these ids, and return once all are acknowledged."""
         every = list(ids)
         self.send(*(publish(each, queue, payload, **headers) for each in every))
         for each in every:
@@ -107,25 +107,25 @@ class Peer(vibe.Peer):
         assert SUBSCRIBE_ACK == answer.kind, answer
 
     async def acknowledge(self, *ids: str) -> None:
-        """Acknowledge, and return when that is durable."""
+        """Acknowledge, and return once that is durable."""
         self.send(*(ack(each) for each in ids))
         await self.fence()
 
     async def info(self, queue: str) -> dict[str, Any]:
-        """Return what QueueInfo says; nothing when there is no such queue."""
+        """Return the QueueInfo, which is empty if there is no such queue."""
         answer = await self.ask(QUEUE_INFO, queue)
         assert QUEUE_INFO == answer.kind, answer
         facts: dict[str, Any] = json.loads(answer.payload or b"{}")
         return facts
 
     async def administer(self, kind: int, **payload: object) -> Message:
-        """Send a command of user administration."""
+        """Send a user administration command."""
         return await self.ask(kind, payload=json.dumps(payload).encode())
 
 
 @asynccontextmanager
 async def stranger(running: RunningBroker) -> AsyncIterator[Peer]:
-    """Open a connection and say nothing."""
+    """Open a connection without a Connect."""
     loop = asyncio.get_running_loop()
     host, port = running.address("vibe")
     _, peer = await loop.create_connection(lambda: Peer(running), host, port)

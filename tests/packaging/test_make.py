@@ -1,4 +1,4 @@
-"""`make chaos` asks for more; `make setup` installs a browser where it may, and never fails."""
+"""`make chaos` raises every count; `make setup` installs a browser if it can."""
 
 import os
 import re
@@ -16,7 +16,7 @@ TOOLS: Final = ("sh", "touch", "cat", "sed", "grep", "expand")
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with the Makefile, as if its environment had been made."""
+    """A directory with the Makefile and an environment that seems complete."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "place").write_text(f"{tmp_path}\n", "utf-8")
@@ -34,8 +34,8 @@ def program(place: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def made(place: Path) -> str:
-    """Return what the step says; it never fails."""
+def set_up(place: Path) -> str:
+    """Run the browser step, which never fails; return its output."""
     make = shutil.which("make")
     assert make is not None
     return subprocess.check_output(
@@ -47,9 +47,9 @@ def made(place: Path) -> str:
     )
 
 
-def test_make_chaos_asks_for_more_of_everything() -> None:
-    """Every number that the long runs have for the suite, but for seeds, is set there."""
-    asked = " ".join(
+def test_make_chaos_raises_every_count() -> None:
+    """It sets each count that the chaos and simulation tests read, but no seed."""
+    recipe = " ".join(
         re.findall(
             r"^chaos:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
         )
@@ -57,49 +57,49 @@ def test_make_chaos_asks_for_more_of_everything() -> None:
     numbers = re.compile(r'environ\.get\("(BRAIDMQ_\w+)", "\d+"\)')
     found = {
         name
-        for room in ("chaos", "simulation")
-        for file in (ROOT / "tests" / room).glob("test_*.py")
+        for folder in ("chaos", "simulation")
+        for file in (ROOT / "tests" / folder).glob("test_*.py")
         for name in numbers.findall(file.read_text("utf-8"))
     }
 
     assert {"BRAIDMQ_KILLS", "BRAIDMQ_SPARK_KILLS"} <= found
-    assert {"BRAIDMQ_CHAOS_SEED"} == {name for name in found if f"{name}=$(" not in asked}
+    assert {"BRAIDMQ_CHAOS_SEED"} == {name for name in found if f"{name}=$(" not in recipe}
 
 
-def test_where_it_is_nothing_is_said(place: Path) -> None:
-    """And nothing is done, by whomever it is asked."""
+def test_an_installed_browser_needs_no_step(place: Path) -> None:
+    """The step prints and installs nothing, even for root."""
     program(place, "chromium", "exit 1")
     program(place, "id", "echo 0")
     program(place, "apt-get", "echo called > apt.log")
 
-    assert "" == made(place)
+    assert "" == set_up(place)
     assert not (place / "apt.log").exists()
 
 
-def test_who_may_not_install_it_is_told_once(place: Path) -> None:
-    """The second time there is nothing to do."""
+def test_a_user_without_root_gets_one_note(place: Path) -> None:
+    """The second time the step is up to date."""
     program(place, "id", "echo 1000")
     program(place, "apt-get", "echo called > apt.log")
 
-    assert SKIPPED == made(place)
+    assert SKIPPED == set_up(place)
     assert not (place / "apt.log").exists()
-    assert "up to date" in made(place)
+    assert "up to date" in set_up(place)
 
 
-def test_root_gets_it_from_the_distribution(place: Path) -> None:
-    """Without a question, and without the distribution's words on the screen."""
+def test_root_installs_it_from_the_distribution(place: Path) -> None:
+    """Without questions, and without the output of apt-get."""
     program(place, "id", "echo 0")
     program(place, "apt-get", 'echo "$@" >> apt.log; echo noise')
 
-    assert "chromium was installed, for the browser tests\n" == made(place)
+    assert "chromium was installed, for the browser tests\n" == set_up(place)
     assert ["update", "install --yes --no-install-recommends chromium"] == (
         (place / "apt.log").read_text("utf-8").splitlines()
     )
 
 
-def test_a_distribution_that_fails_does_not_end_the_set_up(place: Path) -> None:
-    """Without a network everything else still works."""
+def test_a_failing_installation_does_not_fail_the_set_up(place: Path) -> None:
+    """Everything else still works without a network."""
     program(place, "id", "echo 0")
     program(place, "apt-get", "exit 100")
 
-    assert SKIPPED == made(place)
+    assert SKIPPED == set_up(place)

@@ -1,8 +1,8 @@
-"""The page on the wheel, docs/howto/wheel.md, followed in a copy of the repository.
+"""The commands of docs/howto/wheel.md work in a copy of the repository.
 
-The copy's environment is the one that runs the tests, so that nothing is fetched. What pip
-would fetch when it installs the wheel is there already as well; that it is the right list is
-the business of `test_requirements.py`.
+The copy uses the environment that runs the tests, so that nothing is downloaded. The
+dependencies that pip would download are installed already; `test_requirements.py` checks that
+the list of them is right.
 """
 
 import os
@@ -18,12 +18,12 @@ from typing import Final
 import pytest
 
 from tests.docs.test_snippets import read
-from tests.docs.told import told
-from tests.packaging.wheels import ROOT, SECONDS_MAX, furnish
+from tests.docs.told import commands_in
+from tests.packaging.wheels import ROOT, SECONDS_MAX, link_dependencies
 
 PAGE: Final = "docs/howto/wheel.md"
 HOT: Final = "braidmq.broker.settings"
-"""The one hot module of the copy: to compile them all would take minutes."""
+"""The only hot module of the copy, as compiling them all would take minutes."""
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def program(path: Path, script: str) -> None:
 
 
 class Clone:
-    """A copy of the repository whose environment is there, and whoever types in it."""
+    """A copy of the repository with an environment, in which commands are run."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -43,7 +43,7 @@ class Clone:
         shutil.copy(ROOT / "requirements.lock", place)
         unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
         shutil.copytree(ROOT / "src", place / "src", ignore=unwanted)
-        # Compiled beside its source before: not for the wheel, nor to be taken away.
+        # Compiled in place earlier: the build must neither pack it nor remove it.
         (place / "src/braidmq/stale.so").touch()
         hot = place / "src/braidmq/base/build.py"
         text = hot.read_text("utf-8")
@@ -56,18 +56,18 @@ class Clone:
             (place / ".venv" / step).touch()
 
     def type(self, line: str, **variables: str) -> str:
-        """Run a line of the page; return what it says last."""
-        # Nor what a `make` that runs the tests has told its children: theirs says more then.
+        """Run a line of the page; return the last line that it prints."""
+        # Without the variables of a `make` that runs the tests: they change make's output.
         others = ("BRAIDMQ_", "PYTHON", "MAKE", "MFLAGS")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
-        said = subprocess.check_output(
+        output = subprocess.check_output(
             ["sh", "-euc", line],
             cwd=self.place,
             env={**kept, **variables},
             text=True,
             timeout=SECONDS_MAX,
         )
-        return said.splitlines()[-1] if said else ""
+        return output.splitlines()[-1] if output else ""
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def clone(tmp_path: Path) -> Clone:
 
 
 def commands() -> tuple[str, str, list[str], list[str]]:
-    """Return the page's: for this machine, for any, to install, and with extras."""
-    (here,), (anywhere,), install, *extras = told(PAGE)
+    """Return the page's commands: for this machine, for any, to install, and with extras."""
+    (here,), (anywhere,), install, *extras = commands_in(PAGE)
     return here, anywhere, install, [line for lines in extras for line in lines]
 
 
@@ -88,8 +88,8 @@ def names_in(wheel: Path) -> set[str]:
         return set(file.namelist())
 
 
-def test_with_a_compiler_it_is_for_this_kind_of_machine(clone: Clone) -> None:
-    """Compiled modules and their sources; what was compiled beside the sources stays there."""
+def test_with_a_compiler_the_wheel_is_for_this_platform(clone: Clone) -> None:
+    """It holds compiled modules and their sources; modules compiled in place stay there."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         pytest.skip("there is no C compiler here")
@@ -107,8 +107,8 @@ def test_with_a_compiler_it_is_for_this_kind_of_machine(clone: Clone) -> None:
     assert (clone.place / "src/braidmq/stale.so").exists()
 
 
-def test_without_one_it_is_for_any_machine_and_can_be_installed(clone: Clone) -> None:
-    """Alone in its directory, as the lines that install it expect; the program is there."""
+def test_without_a_compiler_the_wheel_is_for_any_platform(clone: Clone) -> None:
+    """It is alone in its directory, as the install commands expect, and it works."""
     _, anywhere, install, with_extras = commands()
     (clone.place / "dist").mkdir()
     (clone.place / "dist/braidmq-0.0.1-py3-none-any.whl").touch()
@@ -116,8 +116,8 @@ def test_without_one_it_is_for_any_machine_and_can_be_installed(clone: Clone) ->
     programs = clone.place / "venv/bin"
     clone.type(f"{sys.executable} -m venv --without-pip venv")
     program(programs / "pip", f'{sys.executable} -m pip --python {programs}/python "$@"')
-    furnish(clone.place / "venv", clone.place / made)
-    surroundings = {
+    link_dependencies(clone.place / "venv", clone.place / made)
+    variables = {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PIP_NO_DEPS": "1",
         "PIP_NO_INDEX": "1",
@@ -127,15 +127,15 @@ def test_without_one_it_is_for_any_machine_and_can_be_installed(clone: Clone) ->
     assert "`py3-none-any.whl`" in read(PAGE)
     assert [made] == [f"dist/{path.name}" for path in (clone.place / "dist").iterdir()]
     assert [] == [name for name in names_in(clone.place / made) if name.endswith(".so")]
-    said = [clone.type(line, **surroundings) for line in install]
-    assert f"braidmq {made.split('-')[1]}" == said[-1]
+    printed = [clone.type(line, **variables) for line in install]
+    assert f"braidmq {made.split('-')[1]}" == printed[-1]
     assert ["columnar", "spark"] == [re.findall(r"\[(\w+)\]", line)[-1] for line in with_extras]
     for line in with_extras:
-        clone.type(f"{line} --force-reinstall", **surroundings)
+        clone.type(f"{line} --force-reinstall", **variables)
 
 
-def test_pages_that_install_a_wheel_say_where_it_comes_from() -> None:
-    """Nobody can fetch it from anywhere."""
+def test_pages_that_install_a_wheel_link_to_the_page_that_builds_it() -> None:
+    """It cannot be downloaded from anywhere."""
     pages = ["README.md", "docs/start.md", "docs/howto/systemd.md", "docs/howto/upgrade.md"]
 
     assert pages == [page for page in pages if "wheel.md)" in read(page)]

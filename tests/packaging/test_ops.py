@@ -1,9 +1,8 @@
-"""The files by which a broker is run: container, compose, systemd, example configuration.
+"""Files for operating a broker: container, compose, systemd, example configuration.
 
-There is no container engine in these tests: Dockerfile and compose.yaml are read and judged by
-what they say, and the scripts that run inside the container are run here. Images are built, and
-the unit is started, by those who follow the pages: `tests/docs/test_container.py` and
-`tests/docs/test_machine.py`.
+These tests use no container engine: they parse the Dockerfile and compose.yaml, and run the
+container's scripts directly. `tests/docs/test_container.py` builds the images, and
+`tests/docs/test_machine.py` starts the unit.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ PORTS: Final = {"blip": 5555, "vibe": 2925, "qumbed": 6121, "http": 9100, "fligh
 
 
 def dockerfile() -> list[tuple[str, str]]:
-    """Return the instructions: each word and what follows it, joined lines as one."""
+    """Return the instructions and their arguments, with continued lines joined."""
     text = (ROOT / "Dockerfile").read_text("utf-8")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
@@ -41,7 +40,7 @@ def dockerfile() -> list[tuple[str, str]]:
     return [(word, rest.strip()) for word, _, rest in pairs]
 
 
-def said(word: str) -> list[str]:
+def arguments_of(word: str) -> list[str]:
     return [rest for name, rest in dockerfile() if name == word]
 
 
@@ -53,17 +52,17 @@ def compose() -> dict[str, Any]:
 # The image.
 
 
-def test_every_instruction_is_one() -> None:
-    """A line that was broken in the wrong place would be another word."""
+def test_every_instruction_is_known() -> None:
+    """A line that is continued wrongly would look like an unknown instruction."""
     known = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "RUN"}
     known |= {"STOPSIGNAL", "USER", "VOLUME", "WORKDIR"}
 
     assert set() == {word for word, _ in dockerfile()} - known
 
 
-def test_it_is_built_in_one_stage_and_run_in_another() -> None:
-    """Both are Python's small image; compiler and pip stay behind."""
-    assert ["python:${PYTHON}-slim AS build", "python:${PYTHON}-slim"] == said("FROM")
+def test_the_image_is_built_in_one_stage_and_run_in_another() -> None:
+    """Both use Python's slim image; the compiler and pip stay behind."""
+    assert ["python:${PYTHON}-slim AS build", "python:${PYTHON}-slim"] == arguments_of("FROM")
     last = dockerfile()[max(n for n, (word, _) in enumerate(dockerfile()) if word == "FROM") :]
     assert [] == [rest for word, rest in last if word == "RUN" and "apt-get" in rest]
     assert ["--from=build /opt/braidmq /opt/braidmq"] == [
@@ -71,14 +70,14 @@ def test_it_is_built_in_one_stage_and_run_in_another() -> None:
     ]
 
 
-def test_what_is_copied_is_there_and_let_through() -> None:
-    """Each source is a file of the tree that .dockerignore does not keep out."""
+def test_copied_files_exist_and_are_not_ignored() -> None:
+    """Each source exists in the tree, and .dockerignore lets it through."""
     allowed = {
         line.removeprefix("!")
         for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()
         if line.startswith("!")
     }
-    for rest in said("COPY"):
+    for rest in arguments_of("COPY"):
         if "--from" in rest:
             continue
         *sources, _ = [word for word in rest.split() if not word.startswith("--")]
@@ -87,26 +86,26 @@ def test_what_is_copied_is_there_and_let_through() -> None:
             assert source.split("/")[0] in allowed, source
 
 
-def test_it_runs_as_nobody_special_and_is_asked_whether_it_is_ready() -> None:
-    """Before the entry point, and by what the image has: there is no curl in it."""
+def test_the_image_has_its_own_user_and_a_health_check() -> None:
+    """The user is set before the entry point; the check uses Python, as there is no curl."""
     words = [word for word, _ in dockerfile()]
     program, script, address = probe()
 
-    assert ["braidmq"] == said("USER")
+    assert ["braidmq"] == arguments_of("USER")
     assert words.index("USER") < words.index("ENTRYPOINT")
     assert ("python", f"127.0.0.1:{PORTS['http']}") == (program, address)
-    assert f"ops/ready.py {script}" in said("COPY")
+    assert f"ops/ready.py {script}" in arguments_of("COPY")
 
 
 def probe() -> list[str]:
-    """Return the words by which the image asks whether the broker is ready."""
-    (health,) = said("HEALTHCHECK")
+    """Return the command line of the image's health check."""
+    (health,) = arguments_of("HEALTHCHECK")
     words: list[str] = json.loads(health[health.index("CMD ") + 4 :])
     return words
 
 
-async def code_of_the_probe(address: str) -> int:
-    """Ask as the image does, but elsewhere, and with warnings as errors."""
+async def probe_exit_code(address: str) -> int:
+    """Run the health check on another address, with warnings as errors."""
     script = OPS / Path(probe()[1]).name
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-I", str(script), address
@@ -120,7 +119,7 @@ async def code_of_the_probe(address: str) -> int:
 async def test_the_health_check_works_with_and_without_a_certificate(
     with_tls: bool, tmp_path: Path
 ) -> None:
-    """Also with one that nobody vouches for; and it is not healthy when it takes no work."""
+    """Even with an untrusted one; a draining broker is not healthy."""
     issued = trustme.CA().issue_cert("broker.example.com")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
@@ -128,34 +127,36 @@ async def test_the_health_check_works_with_and_without_a_certificate(
     async with running_broker(config={"http": files if with_tls else {}}) as broker:
         status = broker.daemon.status
         address = str(status.addresses["http"])
-        ready = await code_of_the_probe(address)
+        ready = await probe_exit_code(address)
         assert status.engine is not None
         status.engine.drain()
 
-        assert (0, 1) == (ready, await code_of_the_probe(address))
+        assert (0, 1) == (ready, await probe_exit_code(address))
 
 
 @pytest.mark.asyncio
-async def test_where_nobody_listens_it_is_not_healthy() -> None:
-    """Without a traceback in the engine's list of what was said."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
+async def test_the_health_check_fails_without_a_listener() -> None:
+    """Without a traceback in the engine's log of the checks."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
 
-        assert 1 == await code_of_the_probe(f"127.0.0.1:{nobody.getsockname()[1]}")
+        assert 1 == await probe_exit_code(f"127.0.0.1:{silent.getsockname()[1]}")
 
 
-def test_its_ports_are_the_brokers() -> None:
-    """Those of the configuration's defaults."""
-    exposed = {int(port.partition("/")[0]) for port in said("EXPOSE")[0].split()}
+def test_the_image_exposes_the_brokers_ports() -> None:
+    """The defaults of the configuration."""
+    exposed = {int(port.partition("/")[0]) for port in arguments_of("EXPOSE")[0].split()}
     config = load(None, {}, {"dev": True})
 
     assert PORTS == {name: listener.port for name, listener in config.listeners()}
     assert set(PORTS.values()) == exposed
 
 
-def test_the_versions_come_from_the_lock(tmp_path: Path) -> None:
-    """The Dockerfile's own line makes constraints that pip understands, for each package."""
-    (line,) = [rest for rest in said("RUN") if "constraints.txt" in rest and "sed" in rest]
+def test_the_image_uses_the_locked_versions(tmp_path: Path) -> None:
+    """A line of the Dockerfile turns the lock into constraints for pip."""
+    (line,) = [
+        rest for rest in arguments_of("RUN") if "constraints.txt" in rest and "sed" in rest
+    ]
     text = (ROOT / "Dockerfile").read_text("utf-8")
     (command,) = re.findall(r"^RUN (sed .*constraints\.txt)$", text, re.MULTILINE)
     shutil.copy(ROOT / "requirements.lock", tmp_path)
@@ -177,7 +178,7 @@ def test_the_versions_come_from_the_lock(tmp_path: Path) -> None:
 
 @pytest.fixture
 def first_start(tmp_path: Path) -> Path:
-    """Return the directory in which the container's script has made a configuration."""
+    """A directory in which the container's script has created a configuration."""
     programs = tmp_path / "bin"
     programs.mkdir()
     program = programs / "braidmq"
@@ -192,24 +193,24 @@ def first_start(tmp_path: Path) -> Path:
 
 
 def run_first_start(place: Path) -> str:
-    surroundings = {
+    variables = {
         **os.environ,
         "PATH": f"{place.parent / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "BRAIDMQ_BASE": str(OPS / "container.toml"),
         "BRAIDMQ_CONFIG": str(place / "braidmq.toml"),
     }
     return subprocess.check_output(
-        [OPS / "first-start.sh", str(place)], env=surroundings, text=True
+        [OPS / "first-start.sh", str(place)], env=variables, text=True
     )
 
 
 def test_the_first_start_writes_a_configuration_that_loads(first_start: Path) -> None:
-    """Reachable from outside, with two keys, of which the file has hashes only."""
+    """It listens on all interfaces and has two keys, stored only as hashes."""
     text = (first_start / "braidmq.toml").read_text("utf-8")
     config = load(first_start / "braidmq.toml", {}, {}, keys_needed=True)
     keys = {key.name: key for key in config.auth.keys}
 
-    assert {"0.0.0.0"} == {listener.host for _, listener in config.listeners()}  # noqa: S104 - that it listens everywhere is the fact
+    assert {"0.0.0.0"} == {listener.host for _, listener in config.listeners()}  # noqa: S104 - it must listen on all interfaces
     for name, key in keys.items():
         secret = (first_start / f"{name}.key").read_text("utf-8")
         assert hash_key(secret) == key.hash
@@ -218,15 +219,15 @@ def test_the_first_start_writes_a_configuration_that_loads(first_start: Path) ->
     assert [] == [*keys["metrics"].publish, *keys["metrics"].subscribe]
 
 
-def test_who_else_is_in_the_volume_reads_only_the_key_for_numbers(first_start: Path) -> None:
-    """Prometheus is another user."""
+def test_other_users_can_read_only_the_metrics_key(first_start: Path) -> None:
+    """Prometheus runs as another user on the same volume."""
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in first_start.iterdir()}
 
     assert {"admin.key": 0o600, "braidmq.toml": 0o600, "metrics.key": 0o644} == modes
 
 
 def test_the_second_start_changes_nothing(first_start: Path) -> None:
-    """Keys that are in use stay."""
+    """The keys in use stay valid."""
     before = {path.name: path.read_bytes() for path in first_start.iterdir()}
     assert "" == run_first_start(first_start)
 
@@ -236,8 +237,8 @@ def test_the_second_start_changes_nothing(first_start: Path) -> None:
 # Compose.
 
 
-def test_files_that_compose_mounts_are_in_the_tree() -> None:
-    """A missing one would become an empty directory, silently."""
+def test_files_that_compose_mounts_exist() -> None:
+    """A missing one would silently become an empty directory."""
     for name, service in compose()["services"].items():
         for mount in service.get("volumes", []):
             source = mount.split(":")[0]
@@ -248,15 +249,15 @@ def test_files_that_compose_mounts_are_in_the_tree() -> None:
 
 
 def test_every_published_port_is_on_loopback() -> None:
-    """Without TLS a key travels in the clear."""
+    """Without TLS, keys are sent in plain text."""
     ports = [p for service in compose()["services"].values() for p in service.get("ports", [])]
 
     assert len(ports) > 4
     assert [] == [port for port in ports if not port.startswith("127.0.0.1:")]
 
 
-def test_prometheus_asks_the_broker_by_the_name_and_key_that_compose_gives() -> None:
-    """And Grafana asks Prometheus, and has the dashboard's directory."""
+def test_prometheus_has_the_brokers_name_and_key_from_compose() -> None:
+    """Grafana has Prometheus as its source, and the directory of the dashboard."""
     services = compose()["services"]
     (job,) = yaml.safe_load((OPS / "prometheus.yml").read_text("utf-8"))["scrape_configs"]
     provisioning = OPS / "grafana" / "provisioning"
@@ -276,8 +277,8 @@ def test_prometheus_asks_the_broker_by_the_name_and_key_that_compose_gives() -> 
     assert f"{provider['options']['path']}/braidmq.json" in mounts
 
 
-def test_what_prometheus_needs_for_a_certificate_fits_into_its_job() -> None:
-    """The comment as it stands, without its marks; and the page names the same words."""
+def test_the_commented_tls_settings_of_prometheus_are_valid() -> None:
+    """Once uncommented, they fit into the job; the page names the same settings."""
     text = (OPS / "prometheus.yml").read_text("utf-8")
     added = "".join(f"{line}\n" for line in re.findall(r"^# (    .*)$", text, re.MULTILINE))
     (job,) = yaml.safe_load(text + added)["scrape_configs"]
@@ -297,7 +298,7 @@ def unit() -> str:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    """Without a word, once the program that it names is one that is here."""
+    """Without warnings, once its program is replaced by one that exists here."""
     place = tmp_path / "braidmq.service"
     place.write_text(unit().replace("/opt/braidmq/bin/braidmq", "/bin/true"), "utf-8")
     done = subprocess.run(
@@ -310,8 +311,8 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     assert (0, "") == (done.returncode, done.stderr)
 
 
-def test_the_unit_starts_what_there_is() -> None:
-    """Its flags are those of `serve`; exit codes that a restart cannot heal end it."""
+def test_the_unit_uses_existing_options() -> None:
+    """Of `serve`; it does not restart after exit codes that a restart cannot fix."""
     (start,) = re.findall(r"^ExecStart=(.*)$", unit(), re.MULTILINE)
     shown = subprocess.check_output(
         [sys.executable, "-c", "from braidmq.cli.main import run; run()", "serve", "--help"],
@@ -327,7 +328,7 @@ def test_the_unit_starts_what_there_is() -> None:
 
 
 def test_the_example_configuration_loads() -> None:
-    """By the loader of the program, as it stands; it lacks only the keys."""
+    """With the program's own loader; only the keys are missing."""
     config = load(OPS / "braidmq.toml", {}, {}, keys_needed=False)
     assert Path("/var/lib/braidmq") == config.data_dir
     assert [] == config.auth.keys
@@ -335,8 +336,8 @@ def test_the_example_configuration_loads() -> None:
     assert "StateDirectory=braidmq\n" in unit()
 
 
-def test_what_is_commented_out_loads_too(tmp_path: Path) -> None:
-    """The three lines for TLS, and a key."""
+def test_the_commented_settings_load_too(tmp_path: Path) -> None:
+    """Three lines for TLS, and a key."""
     text = (OPS / "braidmq.toml").read_text("utf-8")
     for name in ("cert.pem", "key.pem"):
         (tmp_path / name).touch()

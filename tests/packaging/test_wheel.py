@@ -1,10 +1,10 @@
-"""The built wheel, installed into an environment that has nothing else of ours, serves.
+"""The built wheel works in an environment without the source tree.
 
-What this proves: the wheel holds everything that the program needs of itself (modules, the
-page's files, the command, `py.typed`), nothing is found in the source tree by accident, and
-what the wheel asks for is enough. What it does not: that its dependencies can be fetched. They
-are taken from the environment that runs the tests, because tests do not use the network; but
-only those that the wheel asks for, and those that they ask for.
+This proves that the wheel holds everything the program needs of its own (modules, the page's
+files, the command, `py.typed`), that nothing comes from the source tree by accident, and that
+the declared dependencies suffice. It does not prove that those can be downloaded: tests do not
+use the network, so they come from the environment that runs the tests, but only the declared
+ones and their own dependencies.
 """
 
 import json
@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 
 from tests.packaging import wheels
-from tests.packaging.wheels import ROOT, SECONDS_MAX, without_ours
+from tests.packaging.wheels import ROOT, SECONDS_MAX, clean_environment
 
 START_S_MAX: Final = 60
 IMPORT_ALL: Final = """
@@ -51,8 +51,8 @@ for log in (columnar.open_log("data"), far):
     values = [batch["value"].to_pylist() for batch in log.batches(topics=["orders"])]
     print([value.decode() for some in values for value in some])
 """
-OF_AN_EXTRA: Final = ("numpy", "opentelemetry", "py4j", "pyarrow", "pyspark")
-WITH_AN_EXTRA: Final = (
+EXTRA_PACKAGES: Final = ("numpy", "opentelemetry", "py4j", "pyarrow", "pyspark")
+NEED_AN_EXTRA: Final = (
     "braidmq.cli.demo.spark",
     "braidmq.columnar",
     "braidmq.server.flight",
@@ -66,7 +66,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once for all of them."""
+    """Our wheel, built once for all tests."""
     return wheels.build(tmp_path_factory.mktemp("build"))
 
 
@@ -76,7 +76,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(wheel: Path, place: Path, extra: str = "") -> Path:
-    """Return the programs of an empty environment into which the wheel was installed."""
+    """Install the wheel into an empty environment; return the directory of its programs."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     programs = place / "bin"
     subprocess.run(
@@ -85,10 +85,10 @@ def installed(wheel: Path, place: Path, extra: str = "") -> Path:
             *("install", "--no-deps", "--no-index", "--quiet", str(wheel)),
         ],
         check=True,
-        env=without_ours(),
+        env=clean_environment(),
         timeout=SECONDS_MAX,
     )
-    wheels.furnish(place, wheel, extra)
+    wheels.link_dependencies(place, wheel, extra)
     return programs
 
 
@@ -100,7 +100,7 @@ def serving(programs: Path, directory: Path, flight: str = "off") -> Iterator[di
     with subprocess.Popen(
         [programs / "braidmq", *words],
         cwd=directory,
-        env=without_ours(),
+        env=clean_environment(),
         stderr=subprocess.DEVNULL,
     ) as process:
         try:
@@ -108,7 +108,7 @@ def serving(programs: Path, directory: Path, flight: str = "off") -> Iterator[di
             while not ready.exists():
                 assert process.poll() is None
                 assert time.monotonic() < deadline
-                time.sleep(0.01)  # the condition is in another process
+                time.sleep(0.01)  # another process writes it
             yield json.loads(ready.read_text("utf-8"))
             process.terminate()
             assert 0 == process.wait(SECONDS_MAX)
@@ -121,8 +121,8 @@ def get(url: str) -> tuple[int, bytes]:
         return answer.status, answer.read()
 
 
-def test_it_holds_what_the_program_needs_and_no_more(wheel: Path) -> None:
-    """Every module, the page's files, the marker for type checkers; no tests, no benchmarks."""
+def test_the_wheel_holds_what_the_program_needs_and_no_more(wheel: Path) -> None:
+    """Every module, the page's files and the typing marker; no tests, no benchmarks."""
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     package = ROOT / "src" / "braidmq"
@@ -140,32 +140,32 @@ def test_it_holds_what_the_program_needs_and_no_more(wheel: Path) -> None:
     }
 
 
-def test_every_module_can_be_imported_with_what_it_asks_for(
+def test_every_module_can_be_imported_with_its_declared_dependencies(
     environment: Path, tmp_path: Path
 ) -> None:
-    """But for those that need an extra, or what traces are made with."""
+    """Except for modules that need an extra, or OpenTelemetry."""
     found = subprocess.check_output(
         [environment / "python", "-c", IMPORT_ALL],
         cwd=tmp_path,
-        env=without_ours(),
+        env=clean_environment(),
         text=True,
         timeout=SECONDS_MAX,
     )
     count, lacking = json.loads(found)
 
     assert count > 100
-    assert set(OF_AN_EXTRA) == set(lacking.values())
-    assert [] == [name for name in lacking if not name.startswith(WITH_AN_EXTRA)]
+    assert set(EXTRA_PACKAGES) == set(lacking.values())
+    assert [] == [name for name in lacking if not name.startswith(NEED_AN_EXTRA)]
 
 
-def test_the_log_is_read_as_arrow_without_spark(wheel: Path, tmp_path: Path) -> None:
+def test_the_log_can_be_read_as_arrow_without_spark(wheel: Path, tmp_path: Path) -> None:
     """With the extra `columnar`: from the files, and over Flight."""
     programs = installed(wheel, tmp_path / "venv", "columnar")
     with serving(programs, tmp_path, "127.0.0.1:0") as addresses:
         found = subprocess.check_output(
             [programs / "python", "-c", READ, addresses["blip"], addresses["flight"]],
             cwd=tmp_path,
-            env=without_ours(),
+            env=clean_environment(),
             text=True,
             timeout=SECONDS_MAX,
         )
@@ -173,26 +173,31 @@ def test_the_log_is_read_as_arrow_without_spark(wheel: Path, tmp_path: Path) -> 
     assert "no pyspark\n['1', '2']\n['1', '2']\n" == found
 
 
-def test_the_installed_program_is_the_wheels(environment: Path, tmp_path: Path) -> None:
-    """Not the source tree's, which is on nobody's way here."""
+def test_the_installed_program_comes_from_the_wheel(environment: Path, tmp_path: Path) -> None:
+    """Not from the source tree, which is not on its path."""
     code = "import braidmq, braidmq.admin; print(braidmq.__file__)"
     found = subprocess.check_output(
-        [environment / "python", "-c", code], cwd=tmp_path, env=without_ours(), text=True
+        [environment / "python", "-c", code], cwd=tmp_path, env=clean_environment(), text=True
     )
 
     assert environment.parent in Path(found).parents
 
 
-def test_it_serves_publishes_and_shows(environment: Path, tmp_path: Path) -> None:
-    """From nothing to a message that was sent, kept and received, and a page that shows it."""
+def test_the_installed_program_works(environment: Path, tmp_path: Path) -> None:
+    """It serves, publishes, delivers a message and shows the dashboard."""
     with serving(environment, tmp_path) as addresses:
         url = f"blip://dev-key@{addresses['blip']}"
         web = f"http://{addresses['http']}"
-        run = {"cwd": tmp_path, "env": without_ours(), "timeout": SECONDS_MAX, "text": True}
+        run = {
+            "cwd": tmp_path,
+            "env": clean_environment(),
+            "timeout": SECONDS_MAX,
+            "text": True,
+        }
         reader = subprocess.Popen(
             [environment / "braidmq", "subscribe", "orders", "--count", "2", "--url", url],
             cwd=tmp_path,
-            env=without_ours(),
+            env=clean_environment(),
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -218,10 +223,10 @@ def test_it_serves_publishes_and_shows(environment: Path, tmp_path: Path) -> Non
             "--url",
             url,
         ]
-        said = subprocess.check_output(sent, **run)  # type: ignore[call-overload]  # as above
+        printed = subprocess.check_output(sent, **run)  # type: ignore[call-overload]  # as above
         received, _ = reader.communicate(timeout=SECONDS_MAX)
 
-        assert ("published 2 to orders\n", "hello\nhello\n") == (said, received)
+        assert ("published 2 to orders\n", "hello\nhello\n") == (printed, received)
         assert 200 == get(f"{web}/healthz")[0]
         assert 200 == get(f"{web}/readyz")[0]
         status, page = get(f"{web}/")

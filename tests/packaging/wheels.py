@@ -1,4 +1,4 @@
-"""Wheels without the network: ours from the sources, others from what is installed here."""
+"""Wheels without the network: ours from the sources, others from installed packages."""
 
 import os
 import re
@@ -18,14 +18,14 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 SECONDS_MAX: Final = 100
 
 
-def without_ours() -> dict[str, str]:
-    """Return the environment without what would lead back to the source tree."""
+def clean_environment() -> dict[str, str]:
+    """Return the environment without variables that lead back to the source tree."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("BRAIDMQ_", "PYTHON"))}
     return {**kept, "BRAIDMQ_PURE": "1"}
 
 
 def build(place: Path) -> Path:
-    """Build ours as a user's pip would, from a copy: a build leaves things beside sources."""
+    """Build our wheel as a user's pip would, from a copy, as a build leaves files behind."""
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, place)
     unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
@@ -35,7 +35,7 @@ def build(place: Path) -> Path:
         [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", "dist", "."],
         check=True,
         cwd=place,
-        env=without_ours(),
+        env=clean_environment(),
         timeout=SECONDS_MAX,
     )
     (built,) = (place / "dist").glob("*.whl")
@@ -43,7 +43,7 @@ def build(place: Path) -> Path:
 
 
 def renumber(wheel: Path, place: Path, version: str) -> Path:
-    """Return a copy of *wheel* that says that it is another version."""
+    """Return a copy of *wheel* with another version number."""
     name, old, tags = wheel.name.split("-", 2)
     before, after = f"{name}-{old}.dist-info/", f"{name}-{version}.dist-info/"
     made = place / f"{name}-{version}-{tags}"
@@ -61,7 +61,7 @@ def renumber(wheel: Path, place: Path, version: str) -> Path:
 
 
 def required(wheel: Path) -> list[str]:
-    """Return what *wheel* says that it needs, extras included."""
+    """Return the requirements of *wheel*, extras included."""
     with zipfile.ZipFile(wheel) as file:
         (name,) = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = message_from_string(file.read(name).decode("utf-8"))
@@ -69,7 +69,7 @@ def required(wheel: Path) -> list[str]:
 
 
 def needed(wheel: Path, extra: str = "") -> list[Distribution]:
-    """Return what *wheel* needs here with an extra or none, and what that needs."""
+    """Return the installed dependencies of *wheel*, with an extra or none, recursively."""
     found: dict[str, Distribution] = {}
     waiting = [(required(wheel), extra)]
     while waiting:
@@ -79,26 +79,26 @@ def needed(wheel: Path, extra: str = "") -> list[Distribution]:
             if wanted.marker is not None and not wanted.marker.evaluate({"extra": chosen}):
                 continue
             installed = distribution(wanted.name)
-            asked = [*wanted.extras] if installed.name in found else ["", *wanted.extras]
-            waiting.extend((installed.requires or [], more) for more in asked)
+            extras = [*wanted.extras] if installed.name in found else ["", *wanted.extras]
+            waiting.extend((installed.requires or [], more) for more in extras)
             found[installed.name] = installed
     return list(found.values())
 
 
-def furnish(environment: Path, wheel: Path, extra: str = "") -> None:
-    """Let an empty environment have what *wheel* needs, and nothing else that is here."""
+def link_dependencies(environment: Path, wheel: Path, extra: str = "") -> None:
+    """Link the dependencies of *wheel*, and nothing else, into an empty environment."""
     (site,) = environment.glob("lib/python*/site-packages")
     for installed in needed(wheel, extra):
         for path in installed.files or ():
-            if _is_of_the_wheel(path.parts):
+            if _belongs_to_the_wheel(path.parts):
                 place = site / path
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.symlink_to(Path(str(path.locate())))
 
 
 def pack(installed: Distribution, place: Path) -> Path:
-    """Put what pip has unpacked back into a wheel. Its programs are made anew from it."""
-    files = [path for path in installed.files or () if _is_of_the_wheel(path.parts)]
+    """Pack an installed package into a wheel again, without its generated scripts."""
+    files = [path for path in installed.files or () if _belongs_to_the_wheel(path.parts)]
     (about,) = [path for path in files if path.name == "WHEEL"]
     tags = [
         line[5:].split("-")
@@ -116,7 +116,7 @@ def pack(installed: Distribution, place: Path) -> Path:
     return made
 
 
-def _is_of_the_wheel(parts: tuple[str, ...]) -> bool:
+def _belongs_to_the_wheel(parts: tuple[str, ...]) -> bool:
     return ".." not in parts and "__pycache__" not in parts
 
 

@@ -1,7 +1,7 @@
-"""Crashes in simulation: at every operation of the disk, in recovery too, and by random seed.
+"""Simulated crashes: at every disk operation, during recovery too, and by random seed.
 
-BRAIDMQ_SIM_SEEDS asks for more random worlds. A failure names the seed; nothing else is needed
-to see it again.
+BRAIDMQ_SIM_SEEDS sets the number of random worlds. A failure names its seed, which is enough
+to reproduce it.
 """
 
 import os
@@ -17,18 +17,18 @@ from braidmq.testing.simulation import World, survives
 
 STEPS: Final = 450
 OUTCOMES_PER_POINT: Final = 2
-"""What survives a power cut is drawn this often at each operation."""
+"""How many random outcomes of a power cut are tried at each operation."""
 
 RECOVERY_STRIDE: Final = 97
-"""Every so many crash states, the recovery itself is crashed at each of its operations."""
+"""After this many crash states, the recovery itself is crashed at each of its operations."""
 
 SEEDS: Final = int(os.environ.get("BRAIDMQ_SIM_SEEDS", "96"))
 BATCHES: Final = 8
 WORLDS: Final = 2
-"""Worlds that are crashed at every operation."""
+"""How many worlds are crashed at every operation."""
 
 SHARES: Final = 2
-"""Into so many tests each exhaustive run is cut, for as many cores."""
+"""Into how many tests each exhaustive run is split, to use several cores."""
 
 Found = list[tuple[str, Violation | BaseException]]
 
@@ -47,37 +47,37 @@ class WatchedDisk(FakeDisk):
 
 
 def outcomes(disk: FakeDisk, seed: int) -> list[FakeDisk]:
-    """What the disk may look like after the process died here, and after the power went."""
+    """Return what the disk may look like after a kill or a power cut at this point."""
     return [disk.kill(), *(disk.crash(Random(seed + n)) for n in range(OUTCOMES_PER_POINT))]
 
 
 def judge(disk: FakeDisk, world: World, name: str, found: Found) -> None:
     try:
         found.extend((name, violation) for violation in survives(disk, world, seed=1))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+    except Exception as error:  # noqa: BLE001 - any exception is a finding
         found.append((name, error))
 
 
 def eventful_seeds(count: int) -> list[int]:
-    """The first seeds whose worlds meet rotation, retention, redelivery and dead letters."""
+    """Return the first seeds whose worlds have rotation, retention and dead letters."""
     found: list[int] = []
     for seed in range(500):
         world = World(seed)
         world.run(STEPS)
         broker = world.engine.broker.stats
-        has_deleted = world.wal.first_id > 1  # a sealed segment, so it has rotated, too
+        has_deleted = world.wal.first_id > 1  # a sealed segment, so the log has rotated too
         if has_deleted and broker.redelivered and broker.dead_lettered:
             found.append(seed)
         if len(found) == count:
             return found
-    raise AssertionError("no world meets everything: has the workload changed?")
+    raise AssertionError("no world covers everything: has the workload changed?")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("number", range(WORLDS))
 def test_a_crash_at_any_operation_loses_nothing(number: int, share: int) -> None:
-    """Wherever the process dies or the power goes, all that was confirmed is there after."""
+    """Wherever the process dies or the power fails, everything confirmed is still there."""
     seed = eventful_seeds(WORLDS)[number]
     disk = WatchedDisk()
     found: Found = []
@@ -105,7 +105,7 @@ def test_a_crash_at_any_operation_loses_nothing(number: int, share: int) -> None
 
 
 def crash_recovery(disk: FakeDisk, world: World, name: str, found: Found) -> None:
-    """Cut the power at each operation of the recovery of *disk*, one after the other."""
+    """Cut the power at each operation of the recovery of *disk* in turn."""
     for number in range(1, 100):
         again = disk.kill()
         again.cut_power_at(number)
@@ -122,21 +122,25 @@ def crash_recovery(disk: FakeDisk, world: World, name: str, found: Found) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_worlds_keep_their_promises(batch: int) -> None:
-    """Kills, power cuts, short writes, broken connections and time jumps, as the seed says."""
+    """Kills, power cuts, short writes, lost connections and time jumps, chosen by seed."""
     for seed in range(batch, SEEDS, BATCHES):
         assert (seed, []) == (seed, random_world(seed))
 
 
 def random_world(seed: int) -> list[Violation]:
-    world = World(seed)
-    rng = Random(seed)
-    for _ in range(rng.randint(2, 6)):
+    """Return the violations of a world after several random kills and power cuts."""
+    return disturb(World(seed), Random(seed), crashes_max=6, steps_max=500)
+
+
+def disturb(world: World, rng: Random, *, crashes_max: int, steps_max: int) -> list[Violation]:
+    """Run a world with random kills and power cuts, drain it, and return the violations."""
+    for _ in range(rng.randint(2, crashes_max)):
         ending = rng.choice(("kill", "cut", "cut inside", "cut inside"))
         world.disk.write_bytes_max = rng.choice((2**63, 1000, 37))
         if ending == "cut inside":
             world.disk.cut_power_at(world.disk.operations + rng.randint(1, 200))
         try:
-            world.run(rng.randint(50, 500))
+            world.run(rng.randint(50, steps_max))
         except PowerCutError:
             ending = "cut"
         start(world, world.disk.kill() if ending == "kill" else world.disk.crash(rng), rng)
@@ -144,7 +148,7 @@ def random_world(seed: int) -> list[Violation]:
 
 
 def start(world: World, disk: FakeDisk, rng: Random) -> None:
-    """Start the broker on *disk*; now and then the power goes while it does."""
+    """Start the broker on *disk*; now and then the power fails meanwhile."""
     while rng.random() < 0.3:
         disk.cut_power_at(rng.randint(1, 12))
         try:

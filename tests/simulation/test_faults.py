@@ -1,4 +1,4 @@
-"""I/O errors in simulation: at every operation, once and for ever; and a disk that is full."""
+"""Simulated I/O errors at every operation, once and for ever; and a full disk."""
 
 import errno
 import itertools
@@ -15,7 +15,7 @@ from braidmq.testing.simulation import World, survives
 
 SEED: Final = 19
 STEPS: Final = 250
-"""Enough to publish, acknowledge, rotate and take snapshots, with about 200 operations."""
+"""Enough to publish, acknowledge, rotate and take snapshots: about 200 operations."""
 
 SHARES: Final = 2
 OPERATIONS_MAX: Final = 2000
@@ -25,7 +25,7 @@ FULL: Final = Event(CONNECT, "the disk is full from here on")
 def faulty_worlds(
     error: int, *, forever: bool, share: int, operation: str = "*"
 ) -> list[tuple[int, World]]:
-    """Run the same world with its 1st, 2nd, 3rd ... operation failing, until none does."""
+    """Run the same world with its 1st, 2nd, 3rd ... operation failing, until none fails."""
     worlds = []
     for nth in itertools.count(1 + share, SHARES):
         assert nth < OPERATIONS_MAX
@@ -44,9 +44,9 @@ def faulty_worlds(
 
 
 def confirmed_after(world: World) -> int:
-    """Let a world whose log has failed go on; return how many publishes of then it confirms.
+    """Publish to a world whose log has failed; return how many of these it confirms.
 
-    What was committed before may still be confirmed; a restart proves that it is there.
+    Earlier commits may still be confirmed; a restart proves that they are durable.
     """
     at = len(world.scene.ledger.events)
     publisher = world.join(None)
@@ -62,10 +62,10 @@ def confirmed_after(world: World) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
-def test_an_io_error_anywhere_ends_the_broker_and_loses_nothing(
+def test_an_io_error_anywhere_stops_the_broker_and_loses_nothing(
     forever: bool, share: int
 ) -> None:
-    """After the first error nothing is confirmed, it exits with 74, a restart has it all."""
+    """After the first error it confirms nothing and exits with 74; a restart has everything."""
     *failed, (_, unharmed) = faulty_worlds(errno.EIO, forever=forever, share=share)
     found = [(nth, after_io_error(world, nth)) for nth, world in failed]
 
@@ -75,7 +75,7 @@ def test_an_io_error_anywhere_ends_the_broker_and_loses_nothing(
 
 
 def after_io_error(world: World, seed: int) -> list[Violation]:
-    """Return the verdict on a world whose log has failed, over a restart and a power cut."""
+    """Return the violations after a restart and a power cut of a world whose log failed."""
     assert (seed, LogPoisonedError) == (seed, type(world.failure))
     assert EXIT_IO_ERROR == LogPoisonedError.exit_code
     assert (seed, 0) == (seed, confirmed_after(world))
@@ -86,8 +86,8 @@ def after_io_error(world: World, seed: int) -> list[Violation]:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
-def test_no_space_anywhere_is_survived(forever: bool, share: int) -> None:
-    """Without room it refuses and goes on, or (on a sync) ends; with room it has everything."""
+def test_running_out_of_space_at_any_operation_loses_nothing(forever: bool, share: int) -> None:
+    """The broker refuses publishes, or stops after a failed sync; it loses nothing."""
     survivors = 0
     operation = "pwrite" if forever else "*"
     worlds = faulty_worlds(errno.ENOSPC, forever=forever, share=share, operation=operation)
@@ -99,7 +99,7 @@ def test_no_space_anywhere_is_survived(forever: bool, share: int) -> None:
 
 
 def after_no_space(world: World) -> list[Violation]:
-    """Let there be room again, and return the verdict; a failed sync needs a restart first."""
+    """Free space again and return the violations; a failed sync needs a restart first."""
     world.disk.heal()
     if world.failure is None:
         have_room(world)
@@ -111,7 +111,7 @@ def after_no_space(world: World) -> list[Violation]:
 
 
 def have_room(world: World) -> None:
-    """Let a chore or two pass, so that the broker notices that there is room."""
+    """Run maintenance a few times, so that the broker notices that there is room."""
     for _ in range(3):
         world.engine.look_for_room()
         world.settle()
@@ -120,7 +120,7 @@ def have_room(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(8))
 def test_a_full_disk_refuses_publishes_and_takes_acknowledgements(share: int) -> None:
-    """Publishers get NACK 500, acknowledgements go on, and publishing resumes by itself."""
+    """Publishers get NACK 500, acknowledgements continue, and publishing resumes by itself."""
     refusals = settled = 0
     for seed in range(share, 48, 8):
         world = full_disk_world(seed)
@@ -136,7 +136,7 @@ def test_a_full_disk_refuses_publishes_and_takes_acknowledgements(share: int) ->
 
 
 def full_disk_world(seed: int) -> World:
-    """Run a world whose disk runs full on the way."""
+    """Run a world whose disk fills up on the way."""
     world = World(seed)
     world.run(150)
     room = Random(seed).choice((0, 100, 600, 3000))
@@ -148,7 +148,7 @@ def full_disk_world(seed: int) -> World:
 
 
 def after_full_disk(world: World, seed: int) -> list[Violation]:
-    """Make room, perhaps over a crash, and return the verdict."""
+    """Free space, perhaps after a crash, and return the violations."""
     if seed % 3 == 0:
         world.restart(unlimited(world.disk.crash(Random(seed))))
     elif seed % 3 == 1:
@@ -166,8 +166,8 @@ def unlimited(disk: FakeDisk) -> FakeDisk:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-def test_an_error_while_starting_is_told_and_harms_nothing(error: int) -> None:
-    """Recovery that fails says so with 74; once the disk is well it has everything."""
+def test_an_error_during_startup_is_reported_and_harms_nothing(error: int) -> None:
+    """A failed recovery exits with 74; once the disk works again, everything is there."""
     assert EXIT_IO_ERROR == LogFullError.exit_code == LogPoisonedError.exit_code
     world = World(SEED)
     world.run(STEPS)

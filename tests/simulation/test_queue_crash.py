@@ -1,7 +1,7 @@
-"""Crashes of worlds with queues: at every operation of the disk, and by random seed.
+"""Simulated crashes of worlds with queues: at every disk operation, and by random seed.
 
-BRAIDMQ_SIM_SEEDS asks for more random worlds. A failure names the seed; nothing else is needed
-to see it again.
+BRAIDMQ_SIM_SEEDS sets the number of random worlds. A failure names its seed, which is enough
+to reproduce it.
 """
 
 import errno
@@ -11,12 +11,12 @@ from typing import Final
 
 import pytest
 
-from braidmq.testing.disk import FakeDisk, PowerCutError
+from braidmq.testing.disk import FakeDisk
 from braidmq.testing.ledger import DELETED, PURGED, REPEATED, REPLAYING, RETURN, Violation
 from braidmq.testing.queue_simulation import MISCOUNTED, QueueWorld
 from braidmq.testing.vibe_clients import NEWS, VibeConsumer, VibePublisher
 from braidmq.wire.vibe import messages
-from tests.simulation.test_crash import Found, WatchedDisk, judge, start
+from tests.simulation.test_crash import Found, WatchedDisk, disturb, judge
 from tests.simulation.test_faults import (
     after_full_disk,
     after_io_error,
@@ -27,14 +27,14 @@ from tests.simulation.test_faults import (
 STEPS: Final = 400
 EVENTFUL_STEPS: Final = 500
 SHARES: Final = 4
-"""Into so many tests the exhaustive run is cut, for as many cores."""
+"""Into how many tests the exhaustive run is split, to use several cores."""
 
 SEEDS: Final = int(os.environ.get("BRAIDMQ_SIM_SEEDS", "96"))
 BATCHES: Final = 8
 
 
 def eventful_seed() -> int:
-    """The first seed whose world meets everything that can happen to a queue."""
+    """Return the first seed whose world has everything that can happen to a queue."""
     for seed in range(500):
         world = QueueWorld(seed)
         world.run(EVENTFUL_STEPS)
@@ -48,13 +48,13 @@ def eventful_seed() -> int:
             and min(stats.duplicates, len(world.wal.segments()) - 1)
         ):
             return seed
-    raise AssertionError("no world meets everything: has the workload changed?")
+    raise AssertionError("no world covers everything: has the workload changed?")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_crash_at_any_operation_keeps_the_queues(share: int) -> None:
-    """Wherever the process dies or the power goes, queues are as they were confirmed to be."""
+    """Wherever the process dies or the power fails, queues keep their confirmed state."""
     seed = eventful_seed()
     disk = WatchedDisk()
     found: Found = []
@@ -81,31 +81,19 @@ def test_a_crash_at_any_operation_keeps_the_queues(share: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_worlds_with_queues_keep_their_promises(batch: int) -> None:
-    """Kills, power cuts, short writes, broken connections and time jumps, as the seed says."""
+    """Kills, power cuts, short writes, lost connections and time jumps, chosen by seed."""
     for seed in range(batch, SEEDS, BATCHES):
         assert (seed, []) == (seed, random_queue_world(seed))
 
 
 def random_queue_world(seed: int) -> list[Violation]:
-    """Return the verdict on a world that met some ends, each of its own kind."""
-    world = QueueWorld(seed)
-    rng = Random(seed)
-    for _ in range(rng.randint(2, 5)):
-        ending = rng.choice(("kill", "cut", "cut inside", "cut inside"))
-        world.disk.write_bytes_max = rng.choice((2**63, 1000, 37))
-        if ending == "cut inside":
-            world.disk.cut_power_at(world.disk.operations + rng.randint(1, 200))
-        try:
-            world.run(rng.randint(50, 400))
-        except PowerCutError:
-            ending = "cut"
-        start(world, world.disk.kill() if ending == "kill" else world.disk.crash(rng), rng)
-    return world.drain()
+    """Return the violations of a world after several random kills and power cuts."""
+    return disturb(QueueWorld(seed), Random(seed), crashes_max=5, steps_max=400)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(2))
-def test_a_failing_disk_ends_the_broker_and_keeps_the_queues(share: int) -> None:
+def test_a_failing_disk_stops_the_broker_and_keeps_the_queues(share: int) -> None:
     """After an I/O error nothing is confirmed, and a restart has everything."""
     failed = 0
     for seed in range(share, 16, 2):
@@ -117,7 +105,7 @@ def test_a_failing_disk_ends_the_broker_and_keeps_the_queues(share: int) -> None
 
 
 def io_error_world(seed: int) -> list[Violation] | None:
-    """Return the verdict on a world whose disk failed, or None when it did not."""
+    """Return the violations of a world whose disk failed, or None if it did not fail."""
     world = QueueWorld(seed)
     world.disk.fail("*", errno.EIO, nth=Random(seed).randint(1, 200))
     world.run(STEPS)
@@ -126,8 +114,8 @@ def io_error_world(seed: int) -> list[Violation] | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(2))
-def test_a_full_disk_is_survived_by_queues(share: int) -> None:
-    """Publishers get an Error, acknowledgements go on, publishing resumes by itself."""
+def test_queues_survive_a_full_disk(share: int) -> None:
+    """Publishers get an Error, acknowledgements continue, and publishing resumes by itself."""
     refusals = 0
     for seed in range(share, 24, 2):
         world = full_queue_world(seed)
@@ -138,7 +126,7 @@ def test_a_full_disk_is_survived_by_queues(share: int) -> None:
 
 
 def full_queue_world(seed: int) -> QueueWorld:
-    """Run a world whose disk runs full on the way."""
+    """Run a world whose disk fills up on the way."""
     world = QueueWorld(seed)
     world.run(250)
     world.disk.capacity = world.disk.used_bytes + Random(seed).choice((0, 100, 600, 3000))
@@ -148,14 +136,14 @@ def full_queue_world(seed: int) -> QueueWorld:
 
 
 @pytest.mark.slow
-def test_no_space_once_is_survived_by_queues() -> None:
-    """One operation that finds no room is refused, and what it was about is in order after."""
+def test_queues_survive_one_operation_without_space() -> None:
+    """One operation finds no space; nothing is lost or duplicated."""
     for seed in range(12):
         assert (seed, []) == (seed, no_space_world(seed))
 
 
 def no_space_world(seed: int) -> list[Violation]:
-    """Return the verdict on a world in which one operation found no room."""
+    """Return the violations of a world in which one operation found no space."""
     world = QueueWorld(seed)
     world.disk.fail("*", errno.ENOSPC, nth=Random(seed).randint(1, 200))
     world.run(STEPS)
@@ -163,7 +151,7 @@ def no_space_world(seed: int) -> list[Violation]:
 
 
 def test_one_seed_replays_a_world_with_queues() -> None:
-    """The same seed gives the same ledger, line by line."""
+    """The same seed gives the same ledger, event by event."""
     ledgers = []
     for _ in range(2):
         world = QueueWorld(3)
@@ -175,8 +163,8 @@ def test_one_seed_replays_a_world_with_queues() -> None:
     assert ledgers[0] == ledgers[1]
 
 
-def test_losing_the_disk_is_seen_by_queues() -> None:
-    """A world that starts again with nothing has lost its queues, and is blamed."""
+def test_losing_the_disk_is_reported() -> None:
+    """A world restarted on an empty disk has lost its queues."""
     world = QueueWorld(3)
     world.run(300)
     empty = FakeDisk()
@@ -184,8 +172,8 @@ def test_losing_the_disk_is_seen_by_queues() -> None:
     assert "lost queue" in {violation.kind for violation in world.heir(empty, 1).drain()}
 
 
-def test_a_letter_recorded_before_an_acknowledgement_counts_once() -> None:
-    """One subscriber of a fan-out takes a message, another gives it up: one message less."""
+def test_a_dead_letter_recorded_before_an_acknowledgement_counts_once() -> None:
+    """One fan-out subscriber acknowledges a message that another rejects: it counts once."""
     world = QueueWorld(3)
     taker, refuser = (world.join_as(NEWS) for _ in range(2))
     publisher = world.join_as("publisher")
@@ -197,7 +185,7 @@ def test_a_letter_recorded_before_an_acknowledgement_counts_once() -> None:
     publisher.publish([NEWS, NEWS])
     world.settle()
     taker.acknowledge(1)
-    world.settle()  # nothing asks for a record of it yet
+    world.settle()  # its record is not written yet
     refused = f"{publisher.name}-1"
     refuser.request(messages.ACK, refused, NEWS.name, headers={"result": "reject"})
     world.settle()

@@ -1,7 +1,7 @@
-"""What the dashboard's files keep to: no markup from strings, nothing inline, nothing foreign.
+"""Rules for the dashboard's files: no markup from strings, nothing inline, nothing remote.
 
-The content security policy stops what these rules would miss; the rules stop what the policy
-would only stop in front of a user.
+The content security policy catches what these rules miss; the rules catch mistakes before the
+policy does so in front of a user.
 """
 
 import re
@@ -17,16 +17,14 @@ STATIC: Final = ROOT / "src" / "braidmq" / "admin" / "static"
 
 LINES_MAX: Final = 500
 BYTES_MAX: Final = 200 * 1000
-"""All files together; what the first page needs of them is measured in the browser."""
+"""All files together; a browser test measures what the first page loads."""
 
 MARKUP: Final = re.compile(
     r"\b(innerHTML|outerHTML|insertAdjacentHTML|setHTMLUnsafe|srcdoc|DOMParser"
     r"|createContextualFragment|document\.write(ln)?|eval|Function|javascript:)\b"
     r"|setAttribute\(\s*[\"']style"
 )
-FOREIGN: Final = re.compile(
-    r"(https?:)?//(?!www\.w3\.org/2000/svg|127\.0\.0\.1)[\w-]+\.[\w.-]+"
-)
+REMOTE: Final = re.compile(r"(https?:)?//(?!www\.w3\.org/2000/svg|127\.0\.0\.1)[\w-]+\.[\w.-]+")
 INLINE: Final = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", re.IGNORECASE)
 COMMENT: Final = re.compile(r"(//|/\*|<!doctype|<svg) ?\S", re.IGNORECASE)
 
@@ -43,11 +41,11 @@ Rule = Callable[[File], Iterator[str]]
 
 
 def nothing_becomes_markup(file: File) -> Iterator[str]:
-    """Names and payloads are text: elements are made by dom.js, never read from a string."""
+    """Names and payloads are text: dom.js creates elements, never from a string."""
     if file.name.endswith(".js"):
         for number, line in enumerate(file.text.splitlines(), 1):
             if found := MARKUP.search(line):
-                yield f"{number}: {found.group()}: make elements with h() of dom.js"
+                yield f"{number}: {found.group()}: create elements with h() of dom.js"
 
 
 def nothing_is_inline(file: File) -> Iterator[str]:
@@ -56,20 +54,20 @@ def nothing_is_inline(file: File) -> Iterator[str]:
         yield from (f"{found.group()!r} is inline" for found in INLINE.finditer(file.text))
 
 
-def nothing_is_foreign(file: File) -> Iterator[str]:
-    """The page works on a machine that reaches nobody."""
-    yield from (f"{found.group()!r} is elsewhere" for found in FOREIGN.finditer(file.text))
+def nothing_is_remote(file: File) -> Iterator[str]:
+    """The page works on a machine without a network."""
+    yield from (f"{found.group()!r} is on another host" for found in REMOTE.finditer(file.text))
 
 
 def files_are_short(file: File) -> Iterator[str]:
-    """A file is read in one sitting."""
+    """A file can be read in one sitting."""
     lines = len(file.text.splitlines())
     if lines > LINES_MAX:
         yield f"{lines} lines, at most {LINES_MAX}"
 
 
 def files_say_what_they_are(file: File) -> Iterator[str]:
-    """Each begins with a comment, as Python modules do with a docstring."""
+    """Each starts with a comment, as Python modules do with a docstring."""
     if not COMMENT.match(file.text):
         yield "no comment on top: say what the file is, and what it is not"
 
@@ -77,7 +75,7 @@ def files_say_what_they_are(file: File) -> Iterator[str]:
 RULES: Final[tuple[Rule, ...]] = (
     nothing_becomes_markup,
     nothing_is_inline,
-    nothing_is_foreign,
+    nothing_is_remote,
     files_are_short,
     files_say_what_they_are,
 )
@@ -89,7 +87,7 @@ def files() -> list[File]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.__name__))
-def test_the_files_of_the_page_keep(rule: Rule, files: list[File]) -> None:
+def test_the_files_of_the_page_follow(rule: Rule, files: list[File]) -> None:
     """Each rule holds in every file."""
     found = [f"{file.name}:{finding}" for file in files for finding in rule(file)]
 
@@ -97,7 +95,7 @@ def test_the_files_of_the_page_keep(rule: Rule, files: list[File]) -> None:
 
 
 def test_the_page_stays_small(files: list[File]) -> None:
-    """Without a build step, what is written is what is sent."""
+    """There is no build step, so the browser loads the sources as they are."""
     assert BYTES_MAX > sum(len(file.text.encode()) for file in files)
 
 
@@ -125,8 +123,8 @@ BAD: Final[list[tuple[Rule, str, str]]] = [
     (nothing_is_inline, "a.html", "<style>p {}</style>"),
     (nothing_is_inline, "a.html", '<p style="color: red">'),
     (nothing_is_inline, "a.html", '<p onclick="go()">'),
-    (nothing_is_foreign, "a.css", "@import url(https://fonts.example.com/a.css);"),
-    (nothing_is_foreign, "a.html", '<script src="//cdn.example.com/a.js"></script>'),
+    (nothing_is_remote, "a.css", "@import url(https://fonts.example.com/a.css);"),
+    (nothing_is_remote, "a.html", '<script src="//cdn.example.com/a.js"></script>'),
     (files_are_short, "a.js", "// A file.\n" * (LINES_MAX + 1)),
     (files_say_what_they_are, "a.js", "import x from './x.js';"),
 ]
@@ -134,8 +132,8 @@ GOOD: Final[list[tuple[Rule, str, str]]] = [
     (nothing_becomes_markup, "a.js", "element.textContent = name; element.style.width = w;"),
     (nothing_becomes_markup, "a.js", "// a function that evaluates"),
     (nothing_is_inline, "a.html", '<script src="/static/a.js"></script><p class="on">'),
-    (nothing_is_foreign, "a.svg", '<svg xmlns="http://www.w3.org/2000/svg">'),
-    (nothing_is_foreign, "a.js", 'const blip = "127.0.0.1:5555"; // see docs'),
+    (nothing_is_remote, "a.svg", '<svg xmlns="http://www.w3.org/2000/svg">'),
+    (nothing_is_remote, "a.js", 'const blip = "127.0.0.1:5555"; // see docs'),
     (files_say_what_they_are, "a.css", "/* A file. */"),
 ]
 
@@ -147,6 +145,6 @@ def test_each_rule_finds_what_it_forbids(rule: Rule, name: str, text: str) -> No
 
 
 @pytest.mark.parametrize(("rule", "name", "text"), GOOD)
-def test_each_rule_lets_the_rest_pass(rule: Rule, name: str, text: str) -> None:
-    """A rule that cries at good code would soon be switched off."""
+def test_each_rule_accepts_good_code(rule: Rule, name: str, text: str) -> None:
+    """A rule that complains about good code would soon be turned off."""
     assert [] == list(rule(File(name, text)))

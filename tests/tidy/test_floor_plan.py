@@ -1,8 +1,8 @@
-"""The floor plan is a test: folders, names and the size of whole classes.
+"""The floor plan as a test: folders, names and the size of whole classes.
 
-A limit on the lines of a module can be met by slicing one class into a chain of base classes.
-These rules look at what is left when a class is put together again, so that slicing does not
-help: how deep it inherits, how many methods and attributes it has with all of its own bases.
+Slicing a class into a chain of base classes would satisfy a limit on the lines of a module. So
+these rules look at flattened classes: how deep they inherit, and how many methods and
+attributes they have together with all bases.
 """
 
 import ast
@@ -22,17 +22,17 @@ BROKER_ATTRIBUTES_MAX: Final = 15
 MODULES_IN_FOLDER_MAX: Final = 20
 EXCEPTIONS_MAX: Final = 5
 
-# Same names across siblings: each protocol has `frames`, `messages`, `session`, each client
-# `connection`, `publishing`, `subscription`. Learning one strand is learning all.
+# Siblings share names: each protocol has `frames`, `messages`, `session`, each client
+# `connection`, `publishing`, `subscription`. A reader who knows one strand knows them all.
 STRANDS: Final = frozenset({"blip", "vibe", "qumbed"})
 
 EXCEPTIONS: Final[dict[str, str]] = {}
-"""Classes that may be larger than the rules allow, each with its reason; none needs to be."""
+"""Classes that may exceed the limits, each with its reason; currently none."""
 
 
 @dataclass
 class Class:
-    """A class as it is written, and the bases that are classes of ours."""
+    """A class as written, with the names of its bases."""
 
     name: str
     bases: list[str]
@@ -60,8 +60,8 @@ class Classes:
         return self.by_name[name].attributes.union(*map(self.attributes, self.bases(name)))
 
     def is_exception(self, name: str) -> bool:
-        # An exception tree classifies; its members hold data, and users catch them by their
-        # bases, so its depth is part of the public surface and slices nothing.
+        # An exception tree classifies errors; its members hold data, and users catch them by
+        # their bases, so its depth is part of the public interface, not slicing.
         if any(base.endswith(("Error", "Exception")) for base in self.by_name[name].bases):
             return True
         return any(map(self.is_exception, self.bases(name)))
@@ -142,7 +142,7 @@ def large_classes(classes: Classes) -> Iterator[tuple[str, str]]:
 
 
 def crowded_folders(paths: list[str]) -> Iterator[str]:
-    """Yield each folder with more modules than a reader takes in at a glance."""
+    """Yield each folder with more modules than a reader can take in at a glance."""
     folders = Counter(
         path.rpartition("/")[0] for path in paths if not path.endswith("__init__.py")
     )
@@ -152,16 +152,16 @@ def crowded_folders(paths: list[str]) -> Iterator[str]:
 
 
 def ambiguous_stems(paths: list[str]) -> Iterator[str]:
-    """Yield modules of one room that have the same name, apart from those of the strands."""
+    """Yield modules of one package with the same name, except those of the strands."""
     seen: dict[tuple[str, str], str] = {}
     for path in sorted(paths):
         *folders, file = path.removeprefix("src/braidmq/").split("/")
-        room = folders[0] if folders else ""
+        package = folders[0] if folders else ""
         if file == "__init__.py" or not STRANDS.isdisjoint(folders):
             continue
-        other = seen.setdefault((room, file), path)
+        other = seen.setdefault((package, file), path)
         if other != path:
-            yield f"{other} and {path} have one name in one room"
+            yield f"{other} and {path} have the same name in one package"
 
 
 @pytest.fixture(scope="module")
@@ -177,16 +177,16 @@ def _dotted(path: str) -> str:
     return path.removeprefix("src/").removesuffix(".py").replace("/", ".")
 
 
-def test_no_class_is_large_when_it_is_put_together_again(sources: dict[str, str]) -> None:
-    """Depth, methods and attributes count with all bases: slicing a class does not help."""
+def test_no_flattened_class_is_too_large(sources: dict[str, str]) -> None:
+    """Depth, methods and attributes count with all bases, so slicing does not help."""
     classes = read_classes({_dotted(path): text for path, text in sources.items()})
     found = [f"{n}: {why}" for n, why in large_classes(classes) if n not in EXCEPTIONS]
 
     assert "" == "\n".join(found)
 
 
-def test_few_classes_are_excepted_and_each_needs_it(sources: dict[str, str]) -> None:
-    """The list of exceptions cannot grow into the rule, and has no stale rows."""
+def test_exceptions_are_few_and_needed(sources: dict[str, str]) -> None:
+    """The list of exceptions stays short and has no stale entries."""
     classes = read_classes({_dotted(path): text for path, text in sources.items()})
     large = {name for name, _ in large_classes(classes)}
 
@@ -199,8 +199,8 @@ def test_no_folder_is_crowded(sources: dict[str, str]) -> None:
     assert "" == "\n".join(crowded_folders(list(sources)))
 
 
-def test_no_two_modules_of_a_room_have_one_name(sources: dict[str, str]) -> None:
-    """`The sink module of the server` is one file."""
+def test_no_two_modules_of_a_package_share_a_name(sources: dict[str, str]) -> None:
+    """ "The sink module of the server" must be one file."""
     assert "" == "\n".join(ambiguous_stems(list(sources)))
 
 
@@ -227,12 +227,12 @@ ERRORS: Final = "class A(ValueError): ...\nclass B(A): ...\nclass C(B): ...\ncla
     ids=["a chain", "an exception tree", "two slices", "a broker class", "elsewhere"],
 )
 def test_the_rules_find_a_sliced_class(module: str, text: str, large: list[str]) -> None:
-    """A class that is cut into bases is as large as before."""
+    """A class that is cut into bases is still as large as before."""
     assert large == [name for name, _ in large_classes(read_classes({module: text}))]
 
 
 def test_bases_are_followed_into_other_modules() -> None:
-    """A slice that lives in another file counts."""
+    """A slice in another file counts, too."""
     first = "class A: ...\nclass B(A): ...\n"
     second = "from braidmq.x.a import B as Base\nclass C(Base): ...\nclass D(C): ...\n"
     classes = read_classes({"braidmq.x.a": first, "braidmq.x.b": second})
@@ -240,8 +240,8 @@ def test_bases_are_followed_into_other_modules() -> None:
     assert ["braidmq.x.b.D"] == [name for name, _ in large_classes(classes)]
 
 
-def test_the_rules_find_crowds_and_namesakes() -> None:
-    """One module too many in a folder, and one name twice in a room."""
+def test_the_rules_find_crowded_folders_and_ambiguous_names() -> None:
+    """One module too many in a folder, and one name twice in a package."""
     crowd = [f"src/braidmq/a/m{n}.py" for n in range(MODULES_IN_FOLDER_MAX + 1)]
     namesakes = ["src/braidmq/a/b/sink.py", "src/braidmq/a/c/sink.py"]
     strands = ["src/braidmq/wire/blip/frames.py", "src/braidmq/wire/vibe/frames.py"]

@@ -1,4 +1,4 @@
-"""The package itself: what `import braidmq` gives, and when it is loaded."""
+"""The package itself: its public names, and what importing it loads."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ import braidmq.client
 import braidmq.sync
 
 
-def test_the_client_library_is_at_hand() -> None:
-    """Every public name leads to what it names."""
+def test_the_package_exports_the_client_library() -> None:
+    """Every public name exists, and none is missing."""
     assert braidmq.client.connect is braidmq.connect
     assert [] == [name for name in braidmq.__all__ if not hasattr(braidmq, name)]
     assert version("braidmq") == braidmq.__version__
@@ -20,15 +20,15 @@ def test_the_client_library_is_at_hand() -> None:
     assert {*braidmq.client.__all__, "BraidError", "sync"} == set(braidmq.__all__)
 
 
-def test_other_names_are_an_error() -> None:
+def test_an_unknown_name_is_an_error() -> None:
     """As in any module."""
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
-        _ = braidmq.conect  # type: ignore[attr-defined] # that is the point
+        _ = braidmq.conect  # type: ignore[attr-defined] # the mistake under test
 
 
-def test_what_is_not_used_is_not_loaded() -> None:
-    """Every worker of Spark imports the package, and none of them needs the client."""
-    found = "import braidmq, sys; print('braidmq.client' in sys.modules)"
-    said = subprocess.check_output([sys.executable, "-c", found], text=True)
+def test_the_client_is_not_loaded_before_it_is_used() -> None:
+    """Every Spark worker imports the package, and none of them needs the client."""
+    code = "import braidmq, sys; print('braidmq.client' in sys.modules)"
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
 
-    assert "False\n" == said
+    assert "False\n" == output

@@ -1,4 +1,4 @@
-"""When setup.py compiles again. That it compiles at all is shown by running compiled."""
+"""When setup.py compiles again. The compiled test runs prove that it compiles at all."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ FAILED = "the compiler failed (C, on these sources)"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small package with one hot module, which imports one cold module and not the other."""
+    """Make a small package with one hot module, which imports one of two cold modules."""
     real_list = setup.PACKAGE / "base" / "build.py"
     package = tmp_path / "src" / "braidmq"
     for name, text in {
@@ -34,15 +34,15 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def built(package: Path, problem: str = "") -> None:
-    """Leave what a build leaves."""
+    """Leave the files that a build leaves."""
     state = {"fingerprint": setup.fingerprint(), "modules": [], "problem": problem}
     setup.STATE_FILE.write_text(json.dumps(state))
     if not problem:
         (package / "broker" / "retry.so").touch()
 
 
-def test_what_was_just_built_is_current(package: Path) -> None:
-    """A second set-up does nothing."""
+def test_a_fresh_build_is_current(package: Path) -> None:
+    """A second setup does nothing."""
     built(package)
 
     assert "" == setup.why_stale()
@@ -50,8 +50,8 @@ def test_what_was_just_built_is_current(package: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["broker/retry.py", "base/limits.py"])
-def test_an_edit_that_the_compiler_would_see_makes_it_stale(package: Path, name: str) -> None:
-    """Hot modules count, and what they import, whose constants are compiled in."""
+def test_an_edit_that_affects_compiled_code_makes_it_stale(package: Path, name: str) -> None:
+    """In hot modules, and in the modules they import, whose constants are compiled in."""
     built(package)
     (package / name).write_text((package / name).read_text().replace("MIB", "MIBI"))
 
@@ -59,8 +59,8 @@ def test_an_edit_that_the_compiler_would_see_makes_it_stale(package: Path, name:
     assert not setup.is_current()
 
 
-def test_an_edit_that_the_compiler_does_not_see_changes_nothing(package: Path) -> None:
-    """Whoever works on the command line does not wait for the compiler."""
+def test_an_edit_elsewhere_changes_nothing(package: Path) -> None:
+    """Work on the command line does not wait for the compiler."""
     built(package)
     (package / "cli" / "main.py").write_text("x = 2\n")
 
@@ -68,15 +68,15 @@ def test_an_edit_that_the_compiler_does_not_see_changes_nothing(package: Path) -
 
 
 def test_a_new_hot_module_makes_it_stale(package: Path) -> None:
-    """The list is made of patterns, and follows the tree."""
+    """The list of hot modules consists of patterns."""
     built(package)
     (package / "broker" / "expiry.py").write_text("x = 1\n")
 
     assert not setup.is_current()
 
 
-def test_a_library_that_has_gone_is_missed(package: Path) -> None:
-    """All hot modules are compiled or none."""
+def test_a_missing_library_is_noticed(package: Path) -> None:
+    """Either all hot modules are compiled or none."""
     built(package)
     (package / "broker" / "retry.so").unlink()
 
@@ -84,46 +84,46 @@ def test_a_library_that_has_gone_is_missed(package: Path) -> None:
 
 
 def test_a_library_of_unknown_origin_is_not_trusted(package: Path) -> None:
-    """Without a record of the build nobody knows which source a library came from."""
+    """Without a record of the build, the source of a library is unknown."""
     (package / "broker" / "retry.so").touch()
 
     assert "compiled modules have come or gone since the last build" == setup.why_stale()
 
 
 def test_an_interpreted_package_is_never_stale(package: Path) -> None:
-    """Python reads the sources themselves then."""
+    """Python then runs the sources themselves."""
     built(package, problem="BRAIDMQ_PURE=1")
     (package / "broker" / "retry.py").write_text("x = 1\n")
 
     assert "" == setup.why_stale()
 
 
-def test_a_pure_package_is_compiled_when_that_is_wanted_again(package: Path) -> None:
-    """BRAIDMQ_PURE holds for as long as it is set."""
+def test_a_pure_package_is_compiled_once_braidmq_pure_is_unset(package: Path) -> None:
+    """BRAIDMQ_PURE applies only while it is set."""
     built(package, problem="BRAIDMQ_PURE=1")
 
     assert not setup.is_current()
 
 
-def test_a_compiler_that_failed_is_asked_again_only_about_new_sources(package: Path) -> None:
-    """Else every command would fail to compile first."""
+def test_a_failed_compilation_is_repeated_only_for_new_sources(package: Path) -> None:
+    """Otherwise every command would first run the failing compiler."""
     built(package, problem=FAILED)
 
     assert setup.is_current()
 
 
-def test_a_strict_build_asks_a_failed_compiler_again(
+def test_a_strict_build_repeats_a_failed_compilation(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CI does not settle for the interpreted package."""
+    """CI does not accept the interpreted package."""
     built(package, problem=FAILED)
     monkeypatch.setenv("BRAIDMQ_STRICT_BUILD", "1")
 
     assert not setup.is_current()
 
 
-def test_an_absent_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set-up says which compiler it has looked for."""
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setup says which compiler it looked for."""
     monkeypatch.delenv("BRAIDMQ_PURE", raising=False)
     monkeypatch.setenv("CC", "no-such-compiler -m64")
 

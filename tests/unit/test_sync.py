@@ -1,4 +1,4 @@
-"""The blocking facade, where users look for it."""
+"""The blocking facade as `braidmq.sync`."""
 
 import braidmq.sync
 from braidmq.client import sync

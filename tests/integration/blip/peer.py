@@ -1,7 +1,7 @@
-"""A Blip peer for tests: raw frames over a real socket, and what it expects to come back.
+"""A Blip peer for tests: it sends raw frames over a real socket and checks the replies.
 
-It shares no code with the broker's codec, so that a mistake there does not hide itself here.
-Silence is proven by a PING: whatever should have come before the PONG has come by then.
+It shares no code with the broker's codec, so that a bug there cannot hide here. A PING proves
+silence: any frame due before its PONG has arrived by then.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ CREDIT: Final = 0x0C
 LENGTH_MAX: Final = 16 * 1024 * 1024
 
 PATIENCE_S: Final = 20.0
-"""How long a test waits for what must come; a broker that works never makes it wait."""
+"""Timeout of every wait; a correct broker never makes a test wait this long."""
 
 NOT_FOUND: Final = (404, "unknown subscription or delivery tag")
 
 
 class Frame(NamedTuple):
-    """One frame, taken apart."""
+    """One parsed frame."""
 
     kind: int
     correlation_id: int
@@ -59,7 +59,7 @@ def auth(correlation_id: int = 2, key: str = "dev-key") -> bytes:
 
 
 def publish(correlation_id: int, topic: str, message: bytes, qos: int = 1) -> bytes:
-    """Return a PUBLISH: what a publisher sends, and what a delivery looks like."""
+    """Return a PUBLISH, as a publisher sends it and as the broker delivers it."""
     name = topic.encode()
     head = struct.pack(">BH", qos, len(name))
     return frame(PUBLISH, correlation_id, head + name + message)
@@ -103,7 +103,7 @@ def credit(correlation_id: int, subscription_id: int, count: int) -> bytes:
 
 
 def parse(data: bytes) -> list[Frame]:
-    """Take whole frames apart."""
+    """Parse complete frames."""
     found = []
     while data:
         length, kind, correlation_id = struct.unpack_from(">IBQ", data)
@@ -115,30 +115,30 @@ def parse(data: bytes) -> list[Frame]:
 async def until(condition: Callable[[], object]) -> None:
     """Wait until *condition* holds."""
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - whoever brings it about does not know us
+        while not condition():  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.002)
 
 
 def listener(broker: RunningBroker) -> TcpListener:
-    """Return the broker's Blip listener, to look inside."""
+    """Return the broker's Blip listener, for tests that inspect its internals."""
     (found,) = (one for one in broker.daemon.status.listeners if one.strand == "blip")
     assert isinstance(found, TcpListener)
     return found
 
 
 async def until_committed(broker: RunningBroker) -> None:
-    """Wait until the log has all that the broker did of its own accord."""
+    """Wait until the log has committed everything that the broker started by itself."""
     engine = broker.daemon.status.engine
     assert engine is not None
     await until(engine.is_committed)
 
 
 class SocketPeer(asyncio.Protocol):
-    """One end of a TCP connection, whatever it speaks; it reads unless told not to."""
+    """One end of a TCP connection for any protocol; it reads unless paused."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self.is_closed = False
         self._transport: asyncio.Transport | None = None
 
@@ -150,11 +150,11 @@ class SocketPeer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        self._news.set()
+        self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
-        self._news.set()
+        self._changed.set()
 
     # What a test does.
 
@@ -165,7 +165,7 @@ class SocketPeer(asyncio.Protocol):
 
     @property
     def unread(self) -> bytes:
-        """What came and was not looked at yet."""
+        """Bytes received and not yet parsed."""
         return bytes(self._buffer)
 
     def send(self, *frames: bytes) -> None:
@@ -173,7 +173,7 @@ class SocketPeer(asyncio.Protocol):
         self.transport.write(b"".join(frames))
 
     async def leave(self) -> None:
-        """Go away at once, as a process that is killed."""
+        """Abort the connection, as a killed process would."""
         self.transport.abort()
         await until(lambda: self.is_closed)
 
@@ -182,8 +182,8 @@ class SocketPeer(asyncio.Protocol):
         async with asyncio.timeout(PATIENCE_S):
             while len(self._buffer) < head or len(self._buffer) < size():
                 assert not self.is_closed, f"closed after {bytes(self._buffer)!r}"
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
 
 class Peer(SocketPeer):
@@ -194,11 +194,11 @@ class Peer(SocketPeer):
         self._fences = 0x7000_0000_0000_0000  # correlation ids that no test uses
 
     def finish(self) -> None:
-        """Send no more, but go on reading."""
+        """Half-close: send no more, but keep reading."""
         self.transport.write_eof()
 
     async def next(self) -> Frame:
-        """Return the next frame that comes."""
+        """Return the next frame from the broker."""
         await self.until_whole(4, self._frame_bytes)
         size = self._frame_bytes()
         taken = parse(bytes(self._buffer[:size]))[0]
@@ -206,18 +206,18 @@ class Peer(SocketPeer):
         return taken
 
     async def expect(self, *frames: bytes) -> None:
-        """See that exactly these frames come next."""
+        """Assert that exactly these frames arrive next."""
         for wanted in frames:
             assert parse(wanted)[0] == await self.next()
 
     async def expect_silence(self) -> None:
-        """See that nothing comes before the answer to a PING that is sent now."""
+        """Assert that nothing arrives before the PONG of a PING sent now."""
         self._fences += 1
         self.send(ping(self._fences))
         await self.expect(pong(self._fences))
 
     async def expect_close(self) -> None:
-        """See that the broker closes the connection and sends nothing more."""
+        """Assert that the broker closes the connection and sends nothing more."""
         await until(lambda: self.is_closed)
 
         assert [] == parse(bytes(self._buffer))
@@ -233,14 +233,14 @@ class Peer(SocketPeer):
         await self.expect(ack(1, 0), ack(2, 0))
 
     async def subscribe(self, topic: str, qos: int = 1) -> int:
-        """Make a subscription and return its id."""
+        """Create a subscription and return its id."""
         self.send(subscribe(3, topic, qos))
         answer = await self.next()
         assert (ACK, 3) == answer[:2], answer
         return int.from_bytes(answer.payload, "big")
 
     async def publish(self, topic: str, *messages: bytes, qos: int = 1) -> None:
-        """Publish, and return when all of it is durable."""
+        """Publish, and return once everything is durable."""
         self.send(*(publish(4, topic, message, qos) for message in messages))
         await self.expect_silence()
 
@@ -264,7 +264,7 @@ class Peer(SocketPeer):
         return answer.correlation_id, answer.payload[3 + topic_bytes :]
 
     async def acknowledge(self, subscription_id: int, *tags: int) -> None:
-        """Acknowledge, and return when that is durable."""
+        """Acknowledge, and return once that is durable."""
         self.send(*(ack(tag, subscription_id) for tag in tags))
         await self.expect_silence()
 
@@ -276,15 +276,15 @@ class Peer(SocketPeer):
         return struct.unpack(">5Q", answer.payload)
 
 
-def key_config(name: str, key: str, **may: object) -> dict[str, object]:
-    """Return what a configuration file says about a key that may do everything else too."""
+def key_config(name: str, key: str, **settings: object) -> dict[str, object]:
+    """Return the configuration of a key that may do everything, unless *settings* differ."""
     digest = hashlib.sha256(key.encode()).hexdigest()
     return {
         "name": name,
         "hash": f"sha256:{digest}",
         "publish": ["*"],
         "subscribe": ["*"],
-        **may,
+        **settings,
     }
 
 
@@ -292,7 +292,7 @@ def key_config(name: str, key: str, **may: object) -> dict[str, object]:
 async def broker_at(
     data_dir: Path | None = None, clock: FakeClock | None = None, **config: object
 ) -> AsyncIterator[RunningBroker]:
-    """Run a broker, and see that no exception escaped anywhere in its event loop."""
+    """Run a broker, and assert that no exception escaped in its event loop."""
     escaped: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: escaped.append(context))

@@ -1,11 +1,9 @@
-"""The frames beyond the seed: STATS, UNSUBSCRIBE and CREDIT."""
+"""The frames beyond the original protocol: STATS, UNSUBSCRIBE and CREDIT."""
 
 import struct
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
 from tests.integration.blip.peer import (
@@ -31,12 +29,6 @@ from tests.integration.blip.peer import (
 pytestmark = pytest.mark.asyncio
 
 
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
-
-
 REFUSED = {
     "STATS with a payload": (frame(STATS, 7, b"\x00"), (400, "invalid STATS payload")),
     "UNSUBSCRIBE empty": (frame(UNSUBSCRIBE, 7), (400, "invalid UNSUBSCRIBE payload")),
@@ -55,8 +47,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-async def test_each_refusal(broker: RunningBroker, row: str) -> None:
-    """Each has its NACK, and the rows of POLL after its own."""
+async def test_invalid_frames_are_refused(broker: RunningBroker, row: str) -> None:
+    """Each invalid frame gets its NACK: first its own checks, then those of POLL."""
     sent, (code, text) = REFUSED[row]
     async with connected(broker) as peer:
         peer.send(sent)
@@ -67,8 +59,8 @@ async def test_each_refusal(broker: RunningBroker, row: str) -> None:
 # STATS.
 
 
-async def test_stats_counts_from_zero_and_every_hand_out(broker: RunningBroker) -> None:
-    """Topics, subscribers, published, delivered (each hand-out counts), in flight."""
+async def test_stats_count_from_zero_and_include_redeliveries(broker: RunningBroker) -> None:
+    """Topics, subscriptions, published, delivered (every attempt counts), in flight."""
     async with connected(broker) as peer:
         assert (0, 0, 0, 0, 0) == await peer.stats()
         first = await peer.subscribe("a", 1)
@@ -89,8 +81,8 @@ async def test_stats_counts_from_zero_and_every_hand_out(broker: RunningBroker) 
         assert (3, 3, 3, 3, 0) == await peer.stats()
 
 
-async def test_stats_are_the_numbers_of_the_metrics(broker: RunningBroker) -> None:
-    """The same numbers as `/metrics`."""
+async def test_stats_match_the_metrics(broker: RunningBroker) -> None:
+    """STATS reports the same numbers as `/metrics`."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("a")
         await peer.publish("a", b"1", b"2", b"3")
@@ -106,8 +98,8 @@ async def test_stats_are_the_numbers_of_the_metrics(broker: RunningBroker) -> No
         )
 
 
-async def test_counters_start_anew_with_the_process(tmp_path: Path) -> None:
-    """Published and delivered count since the start; topics and subscriptions are what is."""
+async def test_counters_restart_with_the_process(tmp_path: Path) -> None:
+    """Published and delivered count from the start; topics and subscriptions persist."""
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("a")
         await peer.publish("a", b"1")
@@ -123,7 +115,7 @@ async def test_counters_start_anew_with_the_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_unsubscribe_ends_a_subscription(broker: RunningBroker, qos: int) -> None:
-    """ACK of that id; afterwards the id and its tags are unknown to everybody."""
+    """The ACK names the id; from then on it and its tags are unknown on every connection."""
     async with connected(broker) as peer, connected(broker) as other:
         subscription = await peer.subscribe("t", qos)
         await peer.publish("t", b"1", b"2", qos=qos)
@@ -142,7 +134,7 @@ async def test_unsubscribe_ends_a_subscription(broker: RunningBroker, qos: int) 
 
 
 async def test_unsubscribe_is_durable(tmp_path: Path) -> None:
-    """The ACK comes after its commit: a restart does not bring the subscription back."""
+    """The ACK follows the commit: a restart does not bring the subscription back."""
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         other = await peer.subscribe("t")
@@ -156,7 +148,7 @@ async def test_unsubscribe_is_durable(tmp_path: Path) -> None:
 
 
 async def test_unsubscribe_stops_pushes(broker: RunningBroker) -> None:
-    """Credit of a subscription that ended is worth nothing."""
+    """Credit lapses with its subscription."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         peer.send(credit(5, subscription, 10), unsubscribe(6, subscription))
@@ -168,8 +160,8 @@ async def test_unsubscribe_stops_pushes(broker: RunningBroker) -> None:
 # CREDIT.
 
 
-async def test_credit_pushes_what_is_ready_and_what_comes(broker: RunningBroker) -> None:
-    """Up to n further messages as PUBLISH frames, without a POLL each."""
+async def test_credit_pushes_waiting_and_future_messages(broker: RunningBroker) -> None:
+    """Up to n further messages arrive as PUBLISH frames, without a POLL for each."""
     async with connected(broker) as peer, connected(broker) as source:
         subscription = await peer.subscribe("t")
         await source.publish("t", b"a", b"b")
@@ -183,7 +175,7 @@ async def test_credit_pushes_what_is_ready_and_what_comes(broker: RunningBroker)
 
 
 async def test_credits_add_up(broker: RunningBroker) -> None:
-    """Two and three are five; none is none."""
+    """Two and three make five; a credit of zero adds nothing."""
     async with connected(broker) as peer, connected(broker) as source:
         subscription = await peer.subscribe("t")
         peer.send(
@@ -198,7 +190,7 @@ async def test_credits_add_up(broker: RunningBroker) -> None:
 
 
 async def test_the_largest_credits_add_up_without_wrapping(broker: RunningBroker) -> None:
-    """A u32 is added to what is there; nothing overflows."""
+    """Each CREDIT adds a u32 to the balance, which does not overflow."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         peer.send(*(credit(5, subscription, 2**32 - 1) for _ in range(3)))
@@ -211,7 +203,7 @@ async def test_the_largest_credits_add_up_without_wrapping(broker: RunningBroker
 async def test_qos_0_pushes_carry_the_latest_credits_correlation_id(
     broker: RunningBroker,
 ) -> None:
-    """Effective QoS 0: the correlation id of the latest CREDIT of that subscription."""
+    """With an effective QoS of 0; a CREDIT of another subscription does not count."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t", 0)
         other = await peer.subscribe("other", 0)
@@ -223,8 +215,10 @@ async def test_qos_0_pushes_carry_the_latest_credits_correlation_id(
         await peer.expect(publish(70, "other", b"c", 0))
 
 
-async def test_a_poll_beside_credit_has_its_own_correlation_id(broker: RunningBroker) -> None:
-    """POLL and CREDIT mix: each message is handed out once."""
+async def test_a_poll_mixed_with_credit_has_its_own_correlation_id(
+    broker: RunningBroker,
+) -> None:
+    """POLL and CREDIT can be mixed: each message is delivered once."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t", 0)
         await peer.publish("t", b"a", b"b", qos=0)
@@ -234,7 +228,7 @@ async def test_a_poll_beside_credit_has_its_own_correlation_id(broker: RunningBr
 
 
 async def test_credit_ends_with_the_connection(broker: RunningBroker) -> None:
-    """The next connection starts with none."""
+    """The next connection starts without credit."""
     async with connected(broker) as source:
         async with connected(broker) as peer:
             subscription = await peer.subscribe("t")
@@ -248,7 +242,7 @@ async def test_credit_ends_with_the_connection(broker: RunningBroker) -> None:
 
 
 async def test_credit_ends_with_half_close(broker: RunningBroker) -> None:
-    """Half-close: everything sent is answered, credit ends, then the server closes."""
+    """On half-close the broker answers everything, ends the credit and then closes."""
     async with connected(broker) as peer, connected(broker) as source:
         subscription = await peer.subscribe("t")
         await source.publish("t", b"a")
@@ -262,8 +256,8 @@ async def test_credit_ends_with_half_close(broker: RunningBroker) -> None:
         assert b"b" == (await source.take(subscription))[1]
 
 
-async def test_redelivery_is_pushed_too(broker: RunningBroker) -> None:
-    """A message whose timer ended goes to credit at once, before newer ones."""
+async def test_redeliveries_are_pushed_too(broker: RunningBroker) -> None:
+    """A message whose retry timer has run out is pushed ahead of newer ones."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", b"a", b"b")
@@ -274,8 +268,8 @@ async def test_redelivery_is_pushed_too(broker: RunningBroker) -> None:
         await peer.expect(publish(2, "t", b"a"), publish(3, "t", b"b"))
 
 
-async def test_credit_stops_at_the_in_flight_bound_and_goes_on_after_an_ack() -> None:
-    """The window holds for pushes as well; an ACK makes room for the next one."""
+async def test_pushes_stop_at_the_in_flight_limit_and_resume_after_an_ack() -> None:
+    """The window applies to pushes as well; an ACK makes room for the next one."""
     async with broker_at(delivery={"window": 2}) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", *(b"%d" % number for number in range(6)))
@@ -290,7 +284,7 @@ async def test_credit_stops_at_the_in_flight_bound_and_goes_on_after_an_ack() ->
 
 @pytest.mark.parametrize("window", [5, 64])
 async def test_credit_reads_a_backlog_beyond_the_window(window: int) -> None:
-    """Pushes go on through the log's backlog to its end."""
+    """Pushes continue through the backlog in the log to its end."""
     count = 40 * window if window < 64 else 1000
     async with broker_at(delivery={"window": window}) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
@@ -305,7 +299,7 @@ async def test_credit_reads_a_backlog_beyond_the_window(window: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_large_pushes_do_not_stall(broker: RunningBroker, qos: int) -> None:
-    """What does not fit into the output buffer at once is pushed when there is room."""
+    """Messages that do not fit into the output buffer are pushed once there is room."""
     count = 60
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t", qos)

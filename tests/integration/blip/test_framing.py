@@ -1,12 +1,10 @@
-"""Framing: what is a frame, what ends a connection, and what is answered before it does."""
+"""Framing: valid frames, errors that close a connection, and replies before the close."""
 
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 import structlog
 
 from braidmq.testing.broker import RunningBroker
@@ -17,7 +15,6 @@ from tests.integration.blip.peer import (
     STATS,
     ack,
     auth,
-    broker_at,
     connected,
     credit,
     frame,
@@ -37,26 +34,24 @@ from tests.integration.blip.peer import (
 pytestmark = pytest.mark.asyncio
 
 
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
-
-
 @pytest.mark.parametrize("length", [0, 1, 8, LENGTH_MAX + 1, 0xFFFF_FFFF])
-async def test_an_illegal_length_closes_at_once(broker: RunningBroker, length: int) -> None:
-    """Length 0, below 9 or above 16 MiB: closed as soon as four bytes are in, no reply."""
+async def test_an_illegal_length_closes_the_connection_at_once(
+    broker: RunningBroker, length: int
+) -> None:
+    """Below 9 or above 16 MiB: the broker closes after four bytes, without a reply."""
     async with connected(broker) as peer:
         peer.send(struct.pack(">I", length))
         await peer.expect_close()
 
 
 @pytest.mark.parametrize("kind", [0x00, 0x0D, 0x7F, 0xFF])
-@pytest.mark.parametrize("before", [b"", hello(1) + auth(2)], ids=["stranger", "known"])
-async def test_an_unknown_type_closes_at_the_fifth_byte(
+@pytest.mark.parametrize(
+    "before", [b"", hello(1) + auth(2)], ids=["unauthenticated", "authenticated"]
+)
+async def test_an_unknown_type_closes_the_connection_at_the_fifth_byte(
     broker: RunningBroker, kind: int, before: bytes
 ) -> None:
-    """The rest of a frame of unknown type is not waited for, whoever sends it."""
+    """The broker does not wait for the rest of the frame."""
     async with stranger(broker) as peer:
         peer.send(before, struct.pack(">IB", 100, kind))
         if before:
@@ -64,25 +59,27 @@ async def test_an_unknown_type_closes_at_the_fifth_byte(
         await peer.expect_close()
 
 
-async def test_a_stranger_with_an_illegal_length_is_closed_too(broker: RunningBroker) -> None:
-    """Framing is judged before permission."""
+async def test_an_illegal_length_closes_an_unauthenticated_connection_too(
+    broker: RunningBroker,
+) -> None:
+    """The broker checks the framing before it checks authentication."""
     async with stranger(broker) as peer:
         peer.send(struct.pack(">I", 8))
         await peer.expect_close()
 
 
-async def test_frames_cut_into_single_bytes_are_the_same_frames(broker: RunningBroker) -> None:
-    """Where TCP cuts the stream means nothing."""
+async def test_frames_may_arrive_byte_by_byte(broker: RunningBroker) -> None:
+    """It does not matter where TCP cuts the stream."""
     async with stranger(broker) as peer:
         for byte in hello(1) + auth(2) + subscribe(3, "cut") + ping(4, b"ignored"):
             peer.send(bytes([byte]))
-            # Each byte arrives alone, or the test would prove nothing.
+            # Each byte must arrive alone, or the test would prove nothing.
             await until(lambda: peer.transport.get_write_buffer_size() == 0)
         await peer.expect(ack(1, 0), ack(2, 0), ack(3, 1), pong(4))
 
 
 async def test_a_conversation_may_arrive_in_one_segment(broker: RunningBroker) -> None:
-    """HELLO, AUTH, SUBSCRIBE, PUBLISH, POLL, ACK pipelined are handled in order."""
+    """The broker handles pipelined frames in order, from HELLO to ACK."""
     async with stranger(broker) as peer:
         peer.send(
             hello(1),
@@ -101,7 +98,7 @@ async def test_a_conversation_may_arrive_in_one_segment(broker: RunningBroker) -
 
 
 async def test_replies_keep_request_order(broker: RunningBroker) -> None:
-    """A reply that waits for the log keeps the later ones behind it."""
+    """A reply that waits for the log holds back the later ones."""
     async with connected(broker) as peer:
         peer.send(
             subscribe(10, "order"),
@@ -127,7 +124,7 @@ async def test_replies_keep_request_order(broker: RunningBroker) -> None:
 async def test_everything_before_a_bad_frame_is_answered(
     broker: RunningBroker, bad: bytes
 ) -> None:
-    """Frames before the bad one are processed and answered first, a waiting PONG included."""
+    """The broker handles and answers the frames before it, a waiting PONG included."""
     async with stranger(broker) as peer:
         peer.send(
             hello(1),
@@ -149,7 +146,7 @@ async def test_everything_before_a_bad_frame_is_answered(
 
 
 async def test_a_frame_of_exactly_16_mib_is_legal(broker: RunningBroker) -> None:
-    """16,777,216 is a legal length, both ways."""
+    """16,777,216 is a legal length in both directions."""
     overhead = len(publish(0, "large", b"")) - 4
     message = random.Random(1).randbytes(LENGTH_MAX - overhead)
     async with connected(broker) as peer:
@@ -164,7 +161,7 @@ async def test_a_frame_of_exactly_16_mib_is_legal(broker: RunningBroker) -> None
 
 
 async def test_after_half_close_everything_is_answered(broker: RunningBroker) -> None:
-    """Half-close: everything sent is answered, then the server closes."""
+    """The broker answers everything that was sent, and then closes."""
     async with stranger(broker) as peer:
         peer.send(hello(1), auth(2), subscribe(3, "half"))
         peer.send(*(publish(4, "half", b"%d" % number) for number in range(300)))
@@ -175,8 +172,8 @@ async def test_after_half_close_everything_is_answered(broker: RunningBroker) ->
         await peer.expect_close()
 
 
-async def test_half_close_inside_a_frame_ends_it_quietly(broker: RunningBroker) -> None:
-    """A frame that will never be whole is not waited for."""
+async def test_a_half_close_inside_a_frame_closes_the_connection(broker: RunningBroker) -> None:
+    """The broker does not wait for a frame that will never be complete."""
     async with connected(broker) as peer:
         peer.send(ping(5), publish(6, "half", b"never whole")[:-1])
         peer.finish()
@@ -184,8 +181,10 @@ async def test_half_close_inside_a_frame_ends_it_quietly(broker: RunningBroker) 
         await peer.expect_close()
 
 
-async def test_half_close_answers_what_the_output_buffer_held_up(broker: RunningBroker) -> None:
-    """A peer that reads late gets every answer, however full the buffer was at its EOF."""
+async def test_a_half_close_does_not_drop_replies_that_wait_for_the_output_buffer(
+    broker: RunningBroker,
+) -> None:
+    """A peer that reads late gets every reply, however full the buffer was at its EOF."""
     message = bytes(100_000)
     count = 100
     async with connected(broker) as peer:
@@ -203,13 +202,13 @@ async def test_half_close_answers_what_the_output_buffer_held_up(broker: Running
 
 
 def _unsent(broker: RunningBroker) -> int:
-    return sum(wire.unsent_bytes() for wire in listener(broker)._wires)  # noqa: SLF001 - its own test
+    return sum(wire.unsent_bytes() for wire in listener(broker)._wires)  # noqa: SLF001 - not visible to a peer
 
 
-async def test_nodelay_is_on(broker: RunningBroker) -> None:
-    """Small replies do not wait for more: TCP_NODELAY, and keepalive after 60 s."""
+async def test_nodelay_and_keepalive_are_on(broker: RunningBroker) -> None:
+    """Small replies are sent at once: TCP_NODELAY; and keepalive starts after 60 s."""
     async with connected(broker):
-        (wire,) = listener(broker)._wires  # noqa: SLF001 - a socket option cannot be seen by the peer
+        (wire,) = listener(broker)._wires  # noqa: SLF001 - a peer cannot see a socket option
         assert wire._transport is not None  # noqa: SLF001 - as above
         raw = wire._transport.get_extra_info("socket")  # noqa: SLF001 - as above
 
@@ -219,7 +218,7 @@ async def test_nodelay_is_on(broker: RunningBroker) -> None:
 
 
 def _noise(rng: random.Random, subscription: int) -> bytes:
-    """Return bytes that are nearly a conversation."""
+    """Return a random frame, sometimes with a corrupted byte."""
     ids = (0, 1, 2, subscription, rng.getrandbits(64))
     topic = rng.choice(("", "a", "dlq.a", "\x00", "ä" * 300))
     known = (
@@ -244,10 +243,10 @@ def _noise(rng: random.Random, subscription: int) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_no_bytes_of_a_peer_upset_the_broker(
+async def test_random_frames_do_not_disturb_the_broker(
     broker: RunningBroker, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever is sent, others are served, no error is logged and no exception escapes."""
+    """It serves other clients meanwhile, logs no error, and no exception escapes."""
     rng = random.Random(seed)
     with structlog.testing.capture_logs() as lines:
         for _ in range(40):

@@ -1,10 +1,8 @@
-"""The handshake: every row of HELLO, AUTH, and of what comes too early or too late."""
+"""The handshake: HELLO, AUTH, and frames that come too early or too late."""
 
 import struct
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
 from tests.integration.blip.peer import (
@@ -38,24 +36,18 @@ from tests.integration.blip.peer import (
 
 pytestmark = pytest.mark.asyncio
 
-ENTERED = hello(1) + auth(2)
-LET_IN = [ack(1, 0), ack(2, 0)]
-
-
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
+HANDSHAKE = hello(1) + auth(2)
+HANDSHAKE_REPLIES = [ack(1, 0), ack(2, 0)]
 
 
 ROWS = {
     "HELLO ok": (hello(1), [ack(1, 0)]),
     "HELLO twice": (hello(1) + hello(7), [ack(1, 0), nack(7, 400, "HELLO already performed")]),
     "HELLO after AUTH": (
-        ENTERED + hello(7),
-        [*LET_IN, nack(7, 400, "HELLO already performed")],
+        HANDSHAKE + hello(7),
+        [*HANDSHAKE_REPLIES, nack(7, 400, "HELLO already performed")],
     ),
-    "a second HELLO is not even read": (
+    "a second HELLO is refused unparsed": (
         hello(1) + frame(HELLO, 7, b"junk"),
         [ack(1, 0), nack(7, 400, "HELLO already performed")],
     ),
@@ -71,18 +63,21 @@ ROWS = {
         [nack(1, 426, "unsupported protocol version"), ack(3, 0), ack(4, 0)],
     ),
     "AUTH without HELLO": (auth(2), [nack(2, 400, "HELLO not performed")]),
-    "a refused HELLO is none": (
+    "a refused HELLO does not count": (
         hello(1, 9) + auth(2),
         [nack(1, 426, "unsupported protocol version"), nack(2, 400, "HELLO not performed")],
     ),
-    "AUTH without HELLO is not even read": (
+    "AUTH without HELLO is refused unparsed": (
         frame(AUTH, 2, b"junk"),
         [nack(2, 400, "HELLO not performed")],
     ),
-    "AUTH twice": (ENTERED + auth(7), [*LET_IN, nack(7, 400, "already authenticated")]),
+    "AUTH twice": (
+        HANDSHAKE + auth(7),
+        [*HANDSHAKE_REPLIES, nack(7, 400, "already authenticated")],
+    ),
     "AUTH twice with a wrong key": (
-        ENTERED + auth(7, "wrong"),
-        [*LET_IN, nack(7, 400, "already authenticated")],
+        HANDSHAKE + auth(7, "wrong"),
+        [*HANDSHAKE_REPLIES, nack(7, 400, "already authenticated")],
     ),
     "AUTH empty": (
         hello(1) + frame(AUTH, 2),
@@ -113,13 +108,13 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-async def test_each_row_of_the_handshake(broker: RunningBroker, row: str) -> None:
-    """Each row answers as the table says, and the connection stays."""
+async def test_the_handshake_follows_the_table(broker: RunningBroker, row: str) -> None:
+    """The broker answers as the table says, and the connection stays open."""
     sent, answers = ROWS[row]
     async with stranger(broker) as peer:
         peer.send(sent, frame(PONG, 99))
         await peer.expect(*answers)
-        # Still there: a stranger's next frame is answered, a known peer's ignored PONG is not.
+        # Still open: an unauthenticated PONG gets a NACK, an authenticated one is ignored.
         if ack(2, 0) in answers or ack(3, 0) in answers or ack(4, 0) in answers:
             await peer.expect_silence()
         else:
@@ -131,33 +126,35 @@ async def test_each_row_of_the_handshake(broker: RunningBroker, row: str) -> Non
     [PUBLISH, SUBSCRIBE, ACK, NACK, PING, PONG, POLL, STATS, UNSUBSCRIBE, CREDIT],
 )
 @pytest.mark.parametrize("greeted", [False, True])
-async def test_a_stranger_may_do_nothing_else(
+async def test_any_other_frame_before_authentication_is_401(
     broker: RunningBroker, kind: int, greeted: bool
 ) -> None:
-    """Any other type before authentication, PING included, is 401 and the connection stays."""
+    """PING included; the connection stays open."""
     async with stranger(broker) as peer:
         if greeted:
             peer.send(hello(1))
             await peer.expect(ack(1, 0))
         peer.send(frame(kind, 8, b"anything"), frame(kind, 9))
         await peer.expect(nack(8, 401, "unauthenticated"), nack(9, 401, "unauthenticated"))
-        peer.send(auth(2) if greeted else ENTERED)
-        await peer.expect(*(LET_IN[1:] if greeted else LET_IN))
+        peer.send(auth(2) if greeted else HANDSHAKE)
+        await peer.expect(*(HANDSHAKE_REPLIES[1:] if greeted else HANDSHAKE_REPLIES))
 
 
-async def test_what_a_stranger_sent_has_no_effect(broker: RunningBroker) -> None:
-    """A refused SUBSCRIBE or PUBLISH is not done later."""
+async def test_frames_before_authentication_have_no_effect(broker: RunningBroker) -> None:
+    """The broker does not carry out a refused SUBSCRIBE or PUBLISH later."""
     async with stranger(broker) as peer:
-        peer.send(subscribe(5, "early"), publish(6, "early", b"no"), ENTERED)
+        peer.send(subscribe(5, "early"), publish(6, "early", b"no"), HANDSHAKE)
         await peer.expect(nack(5, 401, "unauthenticated"), nack(6, 401, "unauthenticated"))
-        await peer.expect(*LET_IN)
+        await peer.expect(*HANDSHAKE_REPLIES)
 
         assert (0, 0, 0, 0, 0) == await peer.stats()
 
 
 @pytest.mark.parametrize("kind", [NACK, PONG])
-async def test_nack_and_pong_of_a_client_are_ignored(broker: RunningBroker, kind: int) -> None:
-    """PONG and NACK from a client, when authenticated: ignored, whatever they carry."""
+async def test_nack_and_pong_from_a_client_are_ignored(
+    broker: RunningBroker, kind: int
+) -> None:
+    """Once the client has authenticated, whatever they carry."""
     async with connected(broker) as peer:
         peer.send(frame(kind, 5), frame(kind, 6, b"anything at all"))
         await peer.expect_silence()
@@ -170,8 +167,8 @@ async def test_ping_ignores_its_payload(broker: RunningBroker) -> None:
         await peer.expect(pong(2**64 - 1), pong(0))
 
 
-async def test_the_fifth_failed_auth_is_answered_and_closes(broker: RunningBroker) -> None:
-    """Unknown key: 401; the fifth on a connection closes it after the reply."""
+async def test_the_fifth_failed_auth_closes_the_connection(broker: RunningBroker) -> None:
+    """Each unknown key gets a 401, the fifth one too; then the broker closes."""
     async with stranger(broker) as peer:
         peer.send(hello(1))
         for number in range(2, 6):
@@ -191,8 +188,8 @@ async def test_malformed_auth_does_not_count_as_failed(broker: RunningBroker) ->
         await peer.expect(ack(1, 0), *[nack(2, 400, "invalid AUTH payload")] * 9, ack(3, 0))
 
 
-async def test_many_nacks_do_not_close(broker: RunningBroker) -> None:
-    """An authenticated peer may be wrong as often as it likes."""
+async def test_many_nacks_do_not_close_the_connection(broker: RunningBroker) -> None:
+    """An authenticated client may send any number of bad frames."""
     async with connected(broker) as peer:
         peer.send(*(poll(number, 12345) for number in range(200)))
         answers = [await peer.next() for _ in range(200)]
@@ -201,8 +198,8 @@ async def test_many_nacks_do_not_close(broker: RunningBroker) -> None:
         await peer.expect_silence()
 
 
-async def test_a_configured_key_lets_in_by_its_hash() -> None:
-    """Keys besides dev-key come from the configuration, which knows their hashes only."""
+async def test_a_configured_key_is_accepted_but_not_its_hash() -> None:
+    """The configuration holds only the hashes of keys other than dev-key."""
     async with (
         broker_at(auth={"keys": [key_config("ada", "ada's key")]}) as broker,
         stranger(broker) as peer,

@@ -1,16 +1,13 @@
-"""Limits: what one peer, or many, cannot do to the broker and to others."""
+"""Limits: peers cannot exhaust the broker or harm each other."""
 
 import asyncio
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
-import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
-from braidmq.wal.disk import DiskFile
 from tests.integration.blip.peer import (
     AUTH,
     PUBLISH,
@@ -37,32 +34,26 @@ pytestmark = pytest.mark.asyncio
 
 UNAUTHENTICATED_MAX = 4096
 READ_BYTES = 256 * 1024
-"""What an event loop reads from a socket at once."""
-
-
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
+"""The most that an event loop reads from a socket at once."""
 
 
 def connections(broker: RunningBroker) -> int:
     return broker.daemon.status.metrics().connections["blip"]
 
 
-def refused(broker: RunningBroker, why: str) -> int:
-    return broker.daemon.status.metrics().connections_refused.get(why, 0)
+def refused(broker: RunningBroker, reason: str) -> int:
+    return broker.daemon.status.metrics().connections_refused.get(reason, 0)
 
 
 def unsent(broker: RunningBroker) -> int:
-    return sum(wire.unsent_bytes() for wire in listener(broker)._wires)  # noqa: SLF001 - not for peers to see
+    return sum(wire.unsent_bytes() for wire in listener(broker)._wires)  # noqa: SLF001 - not visible to a peer
 
 
-# Strangers.
+# Before authentication.
 
 
-async def test_a_strangers_frame_of_4096_is_read(broker: RunningBroker) -> None:
-    """Before authentication `length` may be at most 4,096, which is legal itself."""
+async def test_an_unauthenticated_frame_may_have_4096_bytes(broker: RunningBroker) -> None:
+    """That is the largest `length` before authentication."""
     key = "k" * (UNAUTHENTICATED_MAX - 9 - 2)
     async with stranger(broker) as peer:
         peer.send(hello(1), auth(2, key))
@@ -70,8 +61,10 @@ async def test_a_strangers_frame_of_4096_is_read(broker: RunningBroker) -> None:
 
 
 @pytest.mark.parametrize("greeted", [False, True])
-async def test_a_strangers_frame_of_4097_closes(broker: RunningBroker, greeted: bool) -> None:
-    """One more is too many: closed as soon as the length is in, without a reply."""
+async def test_an_unauthenticated_frame_of_4097_bytes_closes_the_connection(
+    broker: RunningBroker, greeted: bool
+) -> None:
+    """The broker closes as soon as it has the length, without a reply."""
     async with stranger(broker) as peer:
         if greeted:
             peer.send(hello(1))
@@ -80,23 +73,25 @@ async def test_a_strangers_frame_of_4097_closes(broker: RunningBroker, greeted: 
         await peer.expect_close()
 
 
-async def test_the_length_is_judged_after_all_earlier_frames(broker: RunningBroker) -> None:
-    """A large PUBLISH pipelined right behind a good AUTH is a known peer's."""
+async def test_the_length_is_checked_after_all_earlier_frames(broker: RunningBroker) -> None:
+    """A large PUBLISH pipelined right behind a good AUTH counts as authenticated."""
     async with stranger(broker) as peer:
         peer.send(hello(1), auth(2), publish(3, "t", bytes(100_000)), ping(4))
         await peer.expect(ack(1, 0), ack(2, 0), pong(4))
 
 
-async def test_a_large_frame_behind_a_refused_auth_closes(broker: RunningBroker) -> None:
-    """The refusal is answered first; the frame behind it is a stranger's."""
+async def test_a_large_frame_behind_a_refused_auth_closes_the_connection(
+    broker: RunningBroker,
+) -> None:
+    """The AUTH gets its reply first; the frame behind it counts as unauthenticated."""
     async with stranger(broker) as peer:
         peer.send(hello(1), auth(2, "wrong"), publish(3, "t", bytes(5_000)), ping(4))
         await peer.expect(ack(1, 0), nack(2, 401, "invalid API key"))
         await peer.expect_close()
 
 
-async def test_a_stranger_has_an_absolute_deadline() -> None:
-    """Past `limits.handshake_timeout_s` from accept: closed, however busy it has been."""
+async def test_the_handshake_timeout_counts_from_accept() -> None:
+    """After `limits.handshake_timeout_s` the broker closes even a busy connection."""
     async with (
         broker_at(limits={"handshake_timeout_s": 0.3}) as broker,
         connected(broker) as known,
@@ -119,8 +114,8 @@ async def test_a_stranger_has_an_absolute_deadline() -> None:
 # Connections.
 
 
-async def test_above_the_connection_limit_close_on_accept() -> None:
-    """`limits.connections`: the next one is closed; when one leaves there is room again."""
+async def test_a_connection_above_the_limit_is_closed_on_accept() -> None:
+    """`limits.connections`; once a client disconnects there is room again."""
     async with broker_at(limits={"connections": 2}) as broker:
         async with connected(broker) as first:
             async with connected(broker), stranger(broker) as third:
@@ -133,8 +128,8 @@ async def test_above_the_connection_limit_close_on_accept() -> None:
         assert 1 == refused(broker, "connections")
 
 
-async def test_one_address_may_not_have_them_all() -> None:
-    """`limits.connections_per_ip` counts each address by itself."""
+async def test_the_connections_of_one_address_are_limited() -> None:
+    """`limits.connections_per_ip` counts each address separately."""
     loop = asyncio.get_running_loop()
     async with broker_at(limits={"connections_per_ip": 1}) as broker:
         async with connected(broker) as first, stranger(broker) as second:
@@ -152,14 +147,14 @@ async def test_one_address_may_not_have_them_all() -> None:
         assert 1 == refused(broker, "connections_per_ip")
 
 
-async def test_a_silent_connection_is_closed_when_that_is_configured() -> None:
-    """`limits.idle_timeout_s`: whoever says nothing goes, also one that does not read."""
+async def test_an_idle_connection_is_closed_if_so_configured() -> None:
+    """`limits.idle_timeout_s` applies to a client that does not read, too."""
     async with (
         broker_at(limits={"idle_timeout_s": 1.0}) as broker,
         connected(broker) as deaf,
     ):
         subscription = await deaf.subscribe("t")
-        await deaf.publish("t", bytes(14_000_000))  # more than the kernel takes
+        await deaf.publish("t", bytes(14_000_000))  # more than the kernel buffers
         deaf.transport.pause_reading()
         deaf.send(poll(5, subscription))
         await until(lambda: unsent(broker) > 0)
@@ -172,10 +167,10 @@ async def test_a_silent_connection_is_closed_when_that_is_configured() -> None:
             assert 2 == refused(broker, "idle")
 
 
-async def test_silence_is_allowed_by_default(broker: RunningBroker) -> None:
-    """`limits.idle_timeout_s` 0 is off."""
+async def test_idle_connections_stay_open_by_default(broker: RunningBroker) -> None:
+    """`limits.idle_timeout_s` is 0, which turns the timeout off."""
     async with connected(broker) as silent:
-        for wire in listener(broker)._wires:  # noqa: SLF001 - a day cannot be waited for
+        for wire in listener(broker)._wires:  # noqa: SLF001 - a test cannot wait a day
             wire.heard_at -= 86_400
         listener(broker).close_idle()
         await silent.expect_silence()
@@ -184,8 +179,8 @@ async def test_silence_is_allowed_by_default(broker: RunningBroker) -> None:
 # Rate.
 
 
-async def test_above_the_rate_a_publisher_waits_and_loses_nothing() -> None:
-    """`limits.messages_per_s`: that connection is not read from for a while, others are."""
+async def test_a_publisher_above_the_rate_limit_waits_and_loses_nothing() -> None:
+    """`limits.messages_per_s`: the broker pauses reading that connection, not others."""
     async with (
         broker_at(limits={"messages_per_s": 10}) as broker,
         connected(broker) as peer,
@@ -208,8 +203,8 @@ async def test_above_the_rate_a_publisher_waits_and_loses_nothing() -> None:
         assert [b"%d" % number for number in range(25)] == seen
 
 
-async def test_a_publisher_above_the_rate_is_not_read_from() -> None:
-    """What it goes on sending stays in its own buffers, not in ours."""
+async def test_the_broker_does_not_buffer_for_a_publisher_above_the_rate_limit() -> None:
+    """What it keeps sending stays in its own socket buffers."""
     async with (
         broker_at(limits={"messages_per_s": 1}) as broker,
         connected(broker) as peer,
@@ -219,7 +214,7 @@ async def test_a_publisher_above_the_rate_is_not_read_from() -> None:
         for _ in range(20):
             await other.expect_silence()
         held = sum(
-            connection._held_bytes()  # noqa: SLF001 - memory cannot be seen by a peer
+            connection._held_bytes()  # noqa: SLF001 - a peer cannot see memory
             for connection in listener(broker)._wires.values()  # noqa: SLF001 - as above
         )
 
@@ -229,8 +224,8 @@ async def test_a_publisher_above_the_rate_is_not_read_from() -> None:
 # The output buffer.
 
 
-async def test_a_peer_that_never_reads_is_not_served_without_end() -> None:
-    """Output buffer full: stop reading that connection; everything comes once it reads."""
+async def test_replies_to_a_peer_that_never_reads_stop_at_the_output_buffer() -> None:
+    """The broker stops reading that connection; once the peer reads, it gets everything."""
     size, count, bound = 50_000, 300, 200_000
     async with (
         broker_at(limits={"output_buffer_bytes": bound}) as broker,
@@ -253,7 +248,7 @@ async def test_a_peer_that_never_reads_is_not_served_without_end() -> None:
 
 
 async def test_pushes_to_a_peer_that_never_reads_stop() -> None:
-    """Output buffer full: stop pushing to that connection; others get the messages."""
+    """Once its output buffer is full; other consumers get the messages."""
     size, count, bound = 50_000, 250, 200_000
     async with (
         broker_at(limits={"output_buffer_bytes": bound}) as broker,
@@ -275,8 +270,8 @@ async def test_pushes_to_a_peer_that_never_reads_stop() -> None:
             other.send(ack(answer.correlation_id, subscription))
 
 
-async def test_one_frame_passes_however_large() -> None:
-    """A message larger than the output buffer is delivered, by POLL and by CREDIT."""
+async def test_one_frame_always_fits_into_the_output_buffer() -> None:
+    """The broker delivers a message larger than the buffer, by POLL and by CREDIT."""
     async with (
         broker_at(limits={"output_buffer_bytes": 1000}) as broker,
         connected(broker) as peer,
@@ -290,8 +285,8 @@ async def test_one_frame_passes_however_large() -> None:
             assert 3_000_000 < len((await peer.next()).payload)
 
 
-async def test_replies_to_a_peer_that_never_reads_are_bounded() -> None:
-    """A flood of small questions stops being read when the answers pile up."""
+async def test_a_flood_of_small_requests_stops_when_the_replies_pile_up() -> None:
+    """The broker stops reading a peer that does not read its replies."""
     bound = 100_000
     async with (
         broker_at(limits={"output_buffer_bytes": bound}) as broker,
@@ -303,15 +298,15 @@ async def test_replies_to_a_peer_that_never_reads_are_bounded() -> None:
         await until(lambda: unsent(broker) > 0)
         for _ in range(20):
             await other.expect_silence()
-            # One read's worth of 13-byte questions has 53-byte answers.
+            # One read's worth of 13-byte requests has 53-byte replies.
             assert unsent(broker) <= bound + 5 * READ_BYTES
 
 
 # Slow peers.
 
 
-async def test_half_a_frame_holds_nobody_up(broker: RunningBroker) -> None:
-    """A large frame that never ends costs its sender, not the others."""
+async def test_an_unfinished_frame_does_not_delay_other_clients(broker: RunningBroker) -> None:
+    """A large frame that never ends delays only its sender."""
     async with connected(broker) as slow, connected(broker) as other:
         slow.send(publish(1, "t", bytes(1_000_000))[:500_000])
         await other.publish("t", b"x")
@@ -319,8 +314,8 @@ async def test_half_a_frame_holds_nobody_up(broker: RunningBroker) -> None:
         await other.expect_silence()
 
 
-async def test_many_silent_strangers_hold_nobody_up(broker: RunningBroker) -> None:
-    """Connections that say nothing do not keep a known peer from being served."""
+async def test_many_silent_connections_do_not_delay_a_client(broker: RunningBroker) -> None:
+    """The broker serves an authenticated client beside 100 silent connections."""
     raw = [socket.create_connection(broker.address()) for _ in range(100)]
     try:
         async with connected(broker) as peer:
@@ -332,8 +327,8 @@ async def test_many_silent_strangers_hold_nobody_up(broker: RunningBroker) -> No
             one.close()
 
 
-async def test_peers_that_vanish_leave_nothing_behind(broker: RunningBroker) -> None:
-    """Connections, in-flight counts and credit of peers that are gone are gone as well."""
+async def test_disconnected_peers_leave_nothing_behind(broker: RunningBroker) -> None:
+    """Their connections, in-flight counts and credit are gone as well."""
     async with connected(broker) as source:
         subscription = await source.subscribe("t")
         for number in range(30):
@@ -353,8 +348,8 @@ async def test_peers_that_vanish_leave_nothing_behind(broker: RunningBroker) -> 
 # Memory.
 
 
-async def test_windows_keep_the_memory_budget() -> None:
-    """`limits.max_memory_bytes`: what does not fit stays in the log, and is delivered."""
+async def test_windows_stay_within_the_memory_budget() -> None:
+    """`limits.max_memory_bytes`: what does not fit stays in the log until it is delivered."""
     budget, size, topics, count = 1_000_000, 50_000, 12, 10
     async with (
         broker_at(limits={"max_memory_bytes": budget}) as broker,
@@ -375,37 +370,21 @@ async def test_windows_keep_the_memory_budget() -> None:
             assert None is await peer.poll(subscription)
 
 
-@pytest.fixture
-def held_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Syncs wait until this is set."""
-    may_sync = threading.Event()
-    may_sync.set()
-    really = DiskFile.fdatasync
-
-    def fdatasync(file: DiskFile) -> None:
-        assert may_sync.wait(15)
-        really(file)
-
-    monkeypatch.setattr(DiskFile, "fdatasync", fdatasync)
-    yield may_sync
-    may_sync.set()
-
-
-async def test_the_memory_budget_pauses_publishers(held_disk: threading.Event) -> None:
-    """Memory budget reached: publishers are not read from until the log has caught up."""
+async def test_the_memory_budget_pauses_publishers(may_sync: threading.Event) -> None:
+    """The broker stops reading from publishers until the log has caught up."""
     budget, size, count = 1_000_000, 10_000, 1000
     async with (
         broker_at(limits={"max_memory_bytes": budget}) as broker,
         connected(broker) as peer,
         connected(broker) as other,
     ):
-        held_disk.clear()
+        may_sync.clear()
         peer.send(*(publish(1, "t", bytes(size)) for _ in range(count)), ping(2))
         await until(lambda: broker.daemon.status.metrics().memory_used_bytes >= budget)
         for _ in range(50):
             await other.expect_silence()
         assert broker.daemon.status.metrics().memory_used_bytes <= budget + size + 100
-        held_disk.set()
+        may_sync.set()
         await peer.expect(pong(2))
 
         assert count == (await peer.stats())[2]

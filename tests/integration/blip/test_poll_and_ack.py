@@ -1,10 +1,8 @@
-"""POLL and ACK: their refusals, silence, tags, the window, and a backlog beyond it."""
+"""POLL and ACK: refusals, empty polls, tags, the window, and a backlog beyond it."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
 from tests.integration.blip.peer import (
@@ -25,18 +23,12 @@ from tests.integration.blip.peer import (
 pytestmark = pytest.mark.asyncio
 
 
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
-
-
 @pytest.mark.parametrize(("kind", "name"), [(POLL, "POLL"), (ACK, "ACK")])
 @pytest.mark.parametrize("payload", [b"", b"1234567", b"123456789"])
 async def test_a_payload_that_is_not_8_bytes_is_400(
     broker: RunningBroker, kind: int, name: str, payload: bytes
 ) -> None:
-    """Not exactly 8 bytes: 400, the frame's own name in the text."""
+    """The text of the NACK names the frame."""
     async with connected(broker) as peer:
         peer.send(frame(kind, 7, payload))
         await peer.expect(nack(7, 400, f"invalid {name} payload"))
@@ -44,7 +36,7 @@ async def test_a_payload_that_is_not_8_bytes_is_400(
 
 @pytest.mark.parametrize("make", [poll, ack])
 async def test_subscription_0_is_400(broker: RunningBroker, make: type) -> None:
-    """Id 0: `subscription_id must be non-zero`, before anything is looked up."""
+    """The broker refuses id 0 before it looks anything up."""
     async with connected(broker) as peer:
         peer.send(make(7, 0))
         await peer.expect(nack(7, 400, "subscription_id must be non-zero"))
@@ -55,14 +47,14 @@ async def test_subscription_0_is_400(broker: RunningBroker, make: type) -> None:
 async def test_an_unknown_subscription_is_404(
     broker: RunningBroker, make: type, subscription_id: int
 ) -> None:
-    """Never silence: the client learns that its state is out of step."""
+    """The broker never stays silent, so the client learns that its state is stale."""
     async with connected(broker) as peer:
         peer.send(make(7, subscription_id))
         await peer.expect(not_found(7))
 
 
-async def test_the_id_of_a_message_is_no_subscription(broker: RunningBroker) -> None:
-    """Ids are the log's, but only a SUBSCRIBE's is a subscription's."""
+async def test_a_message_id_is_not_a_subscription_id(broker: RunningBroker) -> None:
+    """All ids come from the log, but only a SUBSCRIBE's names a subscription."""
     async with connected(broker) as peer:
         await peer.subscribe("t")
         await peer.publish("t", b"x")
@@ -70,10 +62,10 @@ async def test_the_id_of_a_message_is_no_subscription(broker: RunningBroker) -> 
         await peer.expect(not_found(7))
 
 
-async def test_poll_of_an_empty_subscription_is_silent_and_forgotten(
+async def test_a_poll_of_an_empty_subscription_gets_no_reply_and_does_not_wait(
     broker: RunningBroker,
 ) -> None:
-    """Nothing ready: nothing, at once; a message that comes later needs another POLL."""
+    """A message that arrives later needs another POLL."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         assert None is await peer.poll(subscription)
@@ -83,8 +75,8 @@ async def test_poll_of_an_empty_subscription_is_silent_and_forgotten(
         assert b"later" == (await peer.take(subscription))[1]
 
 
-async def test_one_poll_gives_one_message(broker: RunningBroker) -> None:
-    """Oldest first, one for each POLL, pipelined or not."""
+async def test_each_poll_delivers_one_message(broker: RunningBroker) -> None:
+    """Oldest first, even when POLLs are pipelined."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", b"a", b"b", b"c")
@@ -92,8 +84,8 @@ async def test_one_poll_gives_one_message(broker: RunningBroker) -> None:
         await peer.expect(publish(2, "t", b"a"), publish(3, "t", b"b"), pong(7))
 
 
-async def test_a_good_ack_is_silent_and_final(broker: RunningBroker) -> None:
-    """ACK has no reply; the same one again finds no open tag."""
+async def test_an_ack_has_no_reply_and_closes_the_tag(broker: RunningBroker) -> None:
+    """The same ACK again finds no open tag."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", b"a")
@@ -104,7 +96,9 @@ async def test_a_good_ack_is_silent_and_final(broker: RunningBroker) -> None:
         await peer.expect(not_found(tag))
 
 
-async def test_a_message_never_handed_out_has_no_open_tag(broker: RunningBroker) -> None:
+async def test_a_message_that_was_never_delivered_has_no_open_tag(
+    broker: RunningBroker,
+) -> None:
     """Guessing the id of a waiting message does not settle it."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
@@ -131,7 +125,7 @@ async def test_a_tag_belongs_to_its_subscription(broker: RunningBroker) -> None:
 
 
 async def test_acks_in_any_order_settle_exactly_what_they_name(tmp_path: Path) -> None:
-    """What was not acknowledged comes again after a restart, and nothing else."""
+    """After a restart exactly the unacknowledged messages are delivered again."""
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", *(b"%d" % number for number in range(10)))
@@ -145,7 +139,7 @@ async def test_acks_in_any_order_settle_exactly_what_they_name(tmp_path: Path) -
 
 
 async def test_another_connection_may_acknowledge(broker: RunningBroker) -> None:
-    """A tag is the subscription's, not the connection's."""
+    """A tag belongs to the subscription, not to the connection."""
     async with connected(broker) as one, connected(broker) as other:
         subscription = await one.subscribe("t")
         await one.publish("t", b"a")
@@ -155,8 +149,8 @@ async def test_another_connection_may_acknowledge(broker: RunningBroker) -> None
         await one.expect(not_found(tag))
 
 
-async def test_poll_is_silent_at_the_in_flight_bound() -> None:
-    """At most `delivery.window` are in flight; POLL is silent until one is settled."""
+async def test_poll_gets_no_reply_at_the_in_flight_limit() -> None:
+    """At most `delivery.window` messages are in flight; an ACK makes room for one more."""
     async with broker_at(delivery={"window": 3}) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", *(b"%d" % number for number in range(20)))
@@ -168,8 +162,8 @@ async def test_poll_is_silent_at_the_in_flight_bound() -> None:
         assert None is await peer.poll(subscription)
 
 
-async def test_the_in_flight_bound_counts_bytes_too() -> None:
-    """`delivery.window_bytes` bounds what is in flight; one message always fits."""
+async def test_the_in_flight_limit_counts_bytes_too() -> None:
+    """`delivery.window_bytes` limits the bytes in flight; one message always fits."""
     settings = {"window_bytes": 1000}
     async with broker_at(delivery=settings) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
@@ -182,8 +176,8 @@ async def test_the_in_flight_bound_counts_bytes_too() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 7, 100])
-async def test_poll_then_ping_is_true_with_a_backlog_beyond_the_window(window: int) -> None:
-    """POLL sees all that is committed: an answer out of the log is waited for."""
+async def test_poll_reads_a_backlog_beyond_the_window(window: int) -> None:
+    """POLL sees every committed message: the PONG waits for a message read from the log."""
     count = 30 * window if window < 100 else 2500
     async with broker_at(delivery={"window": window}) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
@@ -198,7 +192,7 @@ async def test_poll_then_ping_is_true_with_a_backlog_beyond_the_window(window: i
 
 
 async def test_pipelined_polls_read_a_backlog_to_its_end() -> None:
-    """Many POLLs in one segment wait for the log as one would."""
+    """Many POLLs in one segment wait for the log just as a single one does."""
     count = 500
     async with broker_at(delivery={"window": 600}) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
@@ -227,8 +221,10 @@ async def test_qos_0_overflow_drops_the_oldest_and_counts() -> None:
         assert 2 + 3 == broker.daemon.status.metrics().messages_dropped["overflow"]
 
 
-async def test_both_qualities_keep_their_common_order(broker: RunningBroker) -> None:
-    """A QoS 1 subscription gets durable and memory-only messages as they were published."""
+async def test_durable_and_memory_only_messages_keep_their_common_order(
+    broker: RunningBroker,
+) -> None:
+    """A QoS 1 subscription gets QoS 0 and QoS 1 messages in the order of publishing."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         for number in range(6):

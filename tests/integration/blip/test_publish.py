@@ -1,12 +1,10 @@
-"""PUBLISH: every refusal, and what happens to a message that is accepted."""
+"""PUBLISH: every refusal, and what becomes of an accepted message."""
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
 from tests.integration.blip.peer import (
@@ -23,12 +21,6 @@ from tests.integration.blip.peer import (
 )
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
 
 
 INVALID = (400, "invalid PUBLISH payload")
@@ -48,8 +40,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-async def test_each_refusal(broker: RunningBroker, row: str) -> None:
-    """Each bad PUBLISH has its NACK with the same correlation id, and no effect."""
+async def test_an_invalid_publish_is_refused(broker: RunningBroker, row: str) -> None:
+    """Each bad PUBLISH gets its NACK with the same correlation id, and has no effect."""
     payload, (code, text) = REFUSED[row]
     async with connected(broker) as peer:
         peer.send(frame(PUBLISH, 77, payload))
@@ -59,10 +51,10 @@ async def test_each_refusal(broker: RunningBroker, row: str) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_success_is_silent(broker: RunningBroker, qos: int) -> None:
-    """A PUBLISH that is accepted has no reply, and needs no subscriber."""
+async def test_an_accepted_publish_has_no_reply(broker: RunningBroker, qos: int) -> None:
+    """A PUBLISH needs no subscriber."""
     async with connected(broker) as peer:
-        peer.send(publish(5, "nobody", b"hi", qos))
+        peer.send(publish(5, "unread", b"hi", qos))
         await peer.expect_silence()
 
         assert 1 == (await peer.stats())[2]
@@ -81,7 +73,7 @@ MESSAGES = {
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("row", MESSAGES)
-async def test_topic_and_message_come_back_byte_for_byte(
+async def test_topic_and_message_are_delivered_byte_for_byte(
     broker: RunningBroker, row: str, qos: int
 ) -> None:
     """Topics are any non-empty UTF-8 up to 65,535 bytes; messages are opaque."""
@@ -116,8 +108,8 @@ KEYS = {
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_a_topic_that_is_not_allowed_is_403(qos: int) -> None:
-    """Not allowed to publish there: 403 `forbidden`, after the checks of the frame itself."""
+async def test_a_forbidden_topic_is_403(qos: int) -> None:
+    """The broker checks the permission after the frame itself."""
     async with broker_at(auth=KEYS) as broker:
         async with connected(broker, key="writer-key") as writer:
             writer.send(
@@ -143,7 +135,7 @@ async def test_a_topic_that_is_not_allowed_is_403(qos: int) -> None:
 
 
 async def test_a_forbidden_topic_is_not_remembered() -> None:
-    """Names that were refused do not exist for anybody: not in STATS, not in memory."""
+    """A refused name appears neither in STATS nor in memory."""
     async with (
         broker_at(auth=KEYS) as broker,
         connected(broker, key="writer-key") as writer,
@@ -155,7 +147,7 @@ async def test_a_forbidden_topic_is_not_remembered() -> None:
 
 
 async def test_one_connection_publishes_in_order(broker: RunningBroker) -> None:
-    """Messages of one connection keep their order, across many batches of the log."""
+    """Messages of one connection keep their order across many batches of the log."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("order")
         for start in range(0, 500, 50):
@@ -168,7 +160,7 @@ async def test_one_connection_publishes_in_order(broker: RunningBroker) -> None:
 
 
 async def test_a_durable_message_is_kept_without_a_subscriber(tmp_path: Path) -> None:
-    """A QoS 1 message goes to the log either way: ids count it, also after a restart."""
+    """A QoS 1 message always goes to the log: its id is taken, even after a restart."""
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         await peer.publish("kept", b"1", b"2", b"3")
         await peer.publish("kept", b"memory only", qos=0)
@@ -176,8 +168,8 @@ async def test_a_durable_message_is_kept_without_a_subscriber(tmp_path: Path) ->
         assert 4 == await peer.subscribe("kept")
 
 
-async def test_correlation_ids_are_the_publishers_own(broker: RunningBroker) -> None:
-    """Equal correlation ids are no error: the broker only echoes them."""
+async def test_correlation_ids_need_not_be_unique(broker: RunningBroker) -> None:
+    """The broker only echoes them."""
     async with connected(broker) as peer:
         peer.send(*(frame(PUBLISH, 5, struct.pack(">BH", 7, 1) + b"t") for _ in range(3)))
         await peer.expect(*[nack(5, 400, "invalid QoS value")] * 3)

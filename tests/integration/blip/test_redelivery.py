@@ -1,11 +1,9 @@
-"""Redelivery: the one timer, attempts, the last delivery, dead letters and expiry."""
+"""Redelivery: the retry timer, attempts, the last delivery, dead letters and expiry."""
 
 import hashlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
 from braidmq.testing.clock import FakeClock
@@ -25,13 +23,7 @@ from tests.integration.blip.peer import (
 pytestmark = pytest.mark.asyncio
 
 BACKOFFS_S = (5, 10, 20, 40)
-"""What is waited after deliveries 1 to 4 by default; after the fifth it is 60."""
-
-
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
+"""The default delays after deliveries 1 to 4; after the fifth it is 60 s."""
 
 
 async def test_the_timer_doubles_with_each_delivery(broker: RunningBroker) -> None:
@@ -66,7 +58,7 @@ async def test_the_backoff_has_a_maximum() -> None:
 
 
 async def test_redelivered_messages_come_before_newer_ones(broker: RunningBroker) -> None:
-    """A message that is ready again goes ahead of newer ones, oldest first."""
+    """Redeliveries go ahead of newer messages, oldest first."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", b"a", b"b", b"c", b"d")
@@ -78,7 +70,7 @@ async def test_redelivered_messages_come_before_newer_ones(broker: RunningBroker
         assert [b"a", b"c", b"d"] == seen
 
 
-async def test_an_ack_after_the_timer_is_honoured(broker: RunningBroker) -> None:
+async def test_an_ack_after_the_retry_timer_counts(broker: RunningBroker) -> None:
     """A tag stays open across the retry timer: a late ACK prevents the duplicate."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
@@ -93,10 +85,10 @@ async def test_an_ack_after_the_timer_is_honoured(broker: RunningBroker) -> None
         assert None is await peer.poll(subscription)
 
 
-async def test_an_ack_of_the_first_consumer_counts_after_redelivery(
+async def test_the_first_consumer_can_still_acknowledge_after_redelivery(
     broker: RunningBroker,
 ) -> None:
-    """The tag is the same on redelivery, so whoever finishes first settles it."""
+    """A redelivery has the same tag, so the first ACK from either consumer settles it."""
     async with connected(broker) as slow, connected(broker) as quick:
         subscription = await slow.subscribe("t")
         await slow.publish("t", b"x")
@@ -108,8 +100,10 @@ async def test_an_ack_of_the_first_consumer_counts_after_redelivery(
         await quick.expect(not_found(tag))
 
 
-async def test_what_a_lost_consumer_held_is_ready_at_once(broker: RunningBroker) -> None:
-    """A consumer that is gone cannot acknowledge: no need to wait for the timer."""
+async def test_a_disconnected_consumers_messages_are_ready_at_once(
+    broker: RunningBroker,
+) -> None:
+    """A consumer that is gone cannot acknowledge, so the timer does not matter."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", b"a", b"b", b"c")
@@ -126,7 +120,7 @@ async def test_what_a_lost_consumer_held_is_ready_at_once(broker: RunningBroker)
 async def test_a_message_that_fails_every_time_becomes_a_dead_letter(
     broker: RunningBroker,
 ) -> None:
-    """After `max_retries` deliveries in total it moves to `dlq.<topic>`, and its tag closes."""
+    """After `max_retries` deliveries it moves to `dlq.<topic>`, and its tag is closed."""
     async with connected(broker) as peer:
         letters = await peer.subscribe("dlq.orders")
         subscription = await peer.subscribe("orders")
@@ -151,7 +145,7 @@ async def test_a_message_that_fails_every_time_becomes_a_dead_letter(
 
 
 async def _bury(peer: Peer, broker: RunningBroker, topic: str) -> int:
-    """Let a message on *topic* die, with max_retries 1; return its tag."""
+    """Make a message on *topic* a dead letter, with max_retries 1; return its tag."""
     subscription = await peer.subscribe(topic)
     await peer.publish(topic, b"dead")
     tag, _ = await peer.take(subscription)
@@ -161,8 +155,8 @@ async def _bury(peer: Peer, broker: RunningBroker, topic: str) -> int:
     return tag
 
 
-async def test_one_delivery_may_be_all() -> None:
-    """`max_retries` is the total number of deliveries: 1 is one."""
+async def test_max_retries_of_1_means_one_delivery() -> None:
+    """`max_retries` is the total number of deliveries, the first included."""
     async with broker_at(delivery={"max_retries": 1}) as broker, connected(broker) as peer:
         letters = await peer.subscribe("dlq.t")
         await _bury(peer, broker, "t")
@@ -170,8 +164,8 @@ async def test_one_delivery_may_be_all() -> None:
         assert b"dead" == (await peer.take(letters))[1]
 
 
-async def test_dead_letters_never_die_again() -> None:
-    """`dlq.*` topics have no limit of deliveries: letters wait for whoever comes."""
+async def test_a_dead_letter_is_never_dead_lettered_again() -> None:
+    """`dlq.*` topics have no delivery limit: dead letters wait for a consumer."""
     async with broker_at(delivery={"max_retries": 1}) as broker, connected(broker) as peer:
         letters = await peer.subscribe("dlq.t")
         again = await peer.subscribe("dlq.dlq.t")
@@ -185,7 +179,7 @@ async def test_dead_letters_never_die_again() -> None:
 
 @pytest.mark.parametrize("spare", [0, 1])
 async def test_a_long_topic_has_a_hashed_dead_letter_name(spare: int) -> None:
-    """`dlq.` before a topic of 65,531 bytes just fits; a longer one is named by its SHA-256."""
+    """`dlq.` just fits before a topic of 65,531 bytes; a longer one is named by its SHA-256."""
     topic = "é" + "x" * (65_529 + spare)
     digest = hashlib.sha256(topic.encode()).hexdigest()
     name = f"dlq.{digest}" if spare else f"dlq.{topic}"
@@ -196,8 +190,8 @@ async def test_a_long_topic_has_a_hashed_dead_letter_name(spare: int) -> None:
         assert b"dead" == (await peer.take(letters))[1]
 
 
-async def test_a_dead_letter_survives_a_restart_once(tmp_path: Path) -> None:
-    """After a restart the letter is in its topic and the message is nowhere else."""
+async def test_a_dead_letter_survives_a_restart_exactly_once(tmp_path: Path) -> None:
+    """After a restart the dead letter is in its topic and the message nowhere else."""
     clock = FakeClock()
     settings = {"max_retries": 1}
     async with (
@@ -219,7 +213,7 @@ async def test_a_dead_letter_survives_a_restart_once(tmp_path: Path) -> None:
 
 
 async def test_attempts_survive_a_restart(tmp_path: Path) -> None:
-    """Attempts are recorded: a restart does not give a poison message five new ones."""
+    """The log records them: a restart does not give a poison message new attempts."""
     clock = FakeClock()
     settings = {"max_retries": 3}
     async with (
@@ -247,7 +241,7 @@ async def test_attempts_survive_a_restart(tmp_path: Path) -> None:
 async def test_the_last_delivery_goes_to_a_consumer_that_holds_nothing_else(
     broker: RunningBroker,
 ) -> None:
-    """A message that kills its consumer takes nothing else with it on its last chance."""
+    """If it crashes that consumer, no other message loses a delivery attempt."""
     async with connected(broker) as busy, connected(broker) as idle:
         subscription = await busy.subscribe("t")
         await busy.publish("t", b"poison")
@@ -267,8 +261,8 @@ async def test_the_last_delivery_goes_to_a_consumer_that_holds_nothing_else(
         assert b"b" == (await idle.take(subscription))[1]
 
 
-async def test_an_expired_message_is_not_handed_out() -> None:
-    """TTL is checked when a message is handed out, at the very moment, and counted."""
+async def test_an_expired_message_is_not_delivered() -> None:
+    """The broker checks the TTL at the moment of delivery, and counts the drop."""
     async with (
         broker_at(delivery={"message_ttl_ms": 500}) as broker,
         connected(broker) as peer,
@@ -279,7 +273,7 @@ async def test_an_expired_message_is_not_handed_out() -> None:
         broker.clock.advance(0.499)
         assert b"1" == (await peer.take(volatile))[1]
         await peer.publish("t", b"2")
-        broker.clock.advance(0.001)  # less than any tick: only hand-out can see it
+        broker.clock.advance(0.001)  # less than any tick: only the delivery can notice
 
         assert b"2" == (await peer.take(durable))[1]
         assert b"2" == (await peer.take(volatile))[1]
@@ -287,7 +281,7 @@ async def test_an_expired_message_is_not_handed_out() -> None:
 
 
 async def test_an_expired_message_has_no_open_tag() -> None:
-    """Expired in flight: not redelivered, no dead letter, and its ACK finds nothing."""
+    """Expired in flight: no redelivery, no dead letter, and its ACK finds no tag."""
     async with (
         broker_at(delivery={"message_ttl_ms": 2000}) as broker,
         connected(broker) as peer,
@@ -304,8 +298,8 @@ async def test_an_expired_message_has_no_open_tag() -> None:
         assert None is await peer.poll(letters)
 
 
-async def test_no_ttl_is_the_default(broker: RunningBroker) -> None:
-    """`message_ttl_ms` 0: a message waits as long as it must."""
+async def test_messages_have_no_ttl_by_default(broker: RunningBroker) -> None:
+    """With `message_ttl_ms` 0 a message waits as long as it has to."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", b"x")

@@ -1,11 +1,9 @@
-"""SUBSCRIBE: every refusal, what a new subscription is, and which QoS counts."""
+"""SUBSCRIBE: every refusal, what a new subscription gets, and the effective QoS."""
 
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
 from tests.integration.blip.peer import (
@@ -25,12 +23,6 @@ from tests.integration.blip.peer import (
 pytestmark = pytest.mark.asyncio
 
 
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
-
-
 INVALID = (400, "invalid SUBSCRIBE payload")
 REFUSED = {
     "empty": (b"", INVALID),
@@ -48,8 +40,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-async def test_each_refusal(broker: RunningBroker, row: str) -> None:
-    """Each bad SUBSCRIBE has its NACK, and makes nothing."""
+async def test_an_invalid_subscribe_is_refused(broker: RunningBroker, row: str) -> None:
+    """Each bad SUBSCRIBE gets its NACK and creates nothing."""
     payload, (code, text) = REFUSED[row]
     async with connected(broker) as peer:
         peer.send(frame(SUBSCRIBE, 77, payload))
@@ -58,7 +50,7 @@ async def test_each_refusal(broker: RunningBroker, row: str) -> None:
         assert (0, 0, 0, 0, 0) == await peer.stats()
 
 
-# (published with, subscribed with): what the delivery says, and whether it has a tag to ACK
+# (QoS of the publish, QoS of the subscription): QoS of the delivery; only 1 has a tag to ACK
 EFFECTIVE = {(0, 0): 0, (0, 1): 0, (1, 0): 0, (1, 1): 1}
 
 
@@ -66,7 +58,7 @@ EFFECTIVE = {(0, 0): 0, (0, 1): 0, (1, 0): 0, (1, 1): 1}
 async def test_the_effective_qos_is_the_lower_one(
     broker: RunningBroker, published: int, subscribed: int
 ) -> None:
-    """Effective QoS = min(publish, subscribe); 1 has a tag, 0 the POLL's correlation id."""
+    """A QoS 1 delivery has a tag, a QoS 0 delivery the POLL's correlation id."""
     effective = EFFECTIVE[published, subscribed]
     async with connected(broker) as peer:
         subscription = await peer.subscribe("both", subscribed)
@@ -86,7 +78,7 @@ async def test_the_effective_qos_is_the_lower_one(
 
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_each_subscribe_is_a_new_subscription(broker: RunningBroker, qos: int) -> None:
-    """SUBSCRIBE always makes a new independent subscription; all get every message."""
+    """Subscriptions to one topic are independent: each gets every message."""
     async with connected(broker) as peer:
         first = await peer.subscribe("same", qos)
         second = await peer.subscribe("same", qos)
@@ -98,8 +90,8 @@ async def test_each_subscribe_is_a_new_subscription(broker: RunningBroker, qos: 
         assert None is await peer.poll(first)
 
 
-async def test_a_subscription_gets_only_what_comes_after_it(broker: RunningBroker) -> None:
-    """It gets the messages with ids above its own record's id."""
+async def test_a_subscription_gets_only_later_messages(broker: RunningBroker) -> None:
+    """It gets the messages whose ids are above that of its own record."""
     async with connected(broker) as peer:
         await peer.publish("later", b"before")
         peer.send(
@@ -114,10 +106,10 @@ async def test_a_subscription_gets_only_what_comes_after_it(broker: RunningBroke
         assert None is await peer.poll(3)
 
 
-async def test_a_memory_only_message_behind_its_own_subscribe_is_seen(
+async def test_a_subscription_gets_a_memory_only_message_pipelined_behind_it(
     broker: RunningBroker,
 ) -> None:
-    """Frames of one connection are handled in order, pipelined SUBSCRIBE and QoS 0 too."""
+    """The broker handles the frames of one connection in order, QoS 0 included."""
     async with connected(broker) as peer:
         peer.send(
             subscribe(1, "quick", 0),
@@ -134,7 +126,7 @@ async def test_a_memory_only_message_behind_its_own_subscribe_is_seen(
 
 
 async def test_the_subscription_id_is_a_record_id(broker: RunningBroker) -> None:
-    """SUBSCRIBE is always a record and its id the subscription id; tags are message ids."""
+    """Every SUBSCRIBE writes a record; delivery tags are message ids."""
     async with connected(broker) as peer:
         assert 1 == await peer.subscribe("ids", 0)
         assert 2 == await peer.subscribe("ids", 1)
@@ -144,8 +136,8 @@ async def test_the_subscription_id_is_a_record_id(broker: RunningBroker) -> None
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_ids_only_grow_however_the_broker_ended(tmp_path: Path, qos: int) -> None:
-    """Ids are never reused: after a clean stop, and after a crash right behind the ACK."""
+async def test_ids_are_never_reused_however_the_broker_ended(tmp_path: Path, qos: int) -> None:
+    """After a clean stop, and after a crash right after the ACK."""
     crashed = tmp_path / "crashed"
     stopped = tmp_path / "stopped"
     async with broker_at(stopped) as broker, connected(broker) as peer:

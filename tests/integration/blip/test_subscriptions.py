@@ -1,11 +1,9 @@
-"""Subscriptions: how long they live, whose they are, and who shares them."""
+"""Subscriptions: their lifetime, their owner, and the consumers that share them."""
 
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 import structlog
 
 from braidmq.testing.broker import RunningBroker
@@ -32,14 +30,8 @@ LEASE_QOS0_S = 300
 TWO_KEYS = {"keys": [key_config("ada", "ada-key"), key_config("bob", "bob-key")]}
 
 
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
-
-
-def moved(clock: FakeClock, seconds: float) -> FakeClock:
-    """Return a clock for the next broker, *seconds* after the last."""
+def clock_after(clock: FakeClock, seconds: float) -> FakeClock:
+    """Return a clock for the next broker, *seconds* later than *clock*."""
     return FakeClock(clock.now_us() + int(seconds * 1_000_000))
 
 
@@ -53,7 +45,7 @@ async def is_alive(peer: Peer, subscription: int) -> bool:
 
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_a_subscription_outlives_its_connection(broker: RunningBroker, qos: int) -> None:
-    """What is published while nobody is connected is there for the next connection."""
+    """The next connection gets what was published while no consumer was connected."""
     async with connected(broker) as first:
         subscription = await first.subscribe("t", qos)
     async with connected(broker) as second:
@@ -64,7 +56,7 @@ async def test_a_subscription_outlives_its_connection(broker: RunningBroker, qos
 
 @pytest.mark.parametrize("crash", [False, True])
 async def test_a_durable_subscription_survives_a_restart(tmp_path: Path, crash: bool) -> None:
-    """Acknowledgements, open tags and the backlog are as they were, by the same id."""
+    """Under the same id, with its acknowledgements, open tags and backlog."""
     directory = tmp_path / "data"
     clock = FakeClock()
     async with broker_at(directory, clock) as broker, connected(broker) as peer:
@@ -75,7 +67,7 @@ async def test_a_durable_subscription_survives_a_restart(tmp_path: Path, crash: 
         if crash:
             shutil.copytree(directory, tmp_path / "copy")
             directory = tmp_path / "copy"
-    async with broker_at(directory, moved(clock, 1)) as broker, connected(broker) as peer:
+    async with broker_at(directory, clock_after(clock, 1)) as broker, connected(broker) as peer:
         assert (tags[1], b"1") == await peer.take(subscription)
         peer.send(ack(tags[0], subscription))
         await peer.expect(not_found(tags[0]))
@@ -84,17 +76,17 @@ async def test_a_durable_subscription_survives_a_restart(tmp_path: Path, crash: 
         assert None is await peer.poll(subscription)
 
 
-async def test_a_tag_is_open_after_a_restart_before_it_is_handed_out_again(
+async def test_a_tag_is_still_open_after_a_restart(
     tmp_path: Path,
 ) -> None:
-    """A consumer that was cut off by the restart may still acknowledge what it had."""
+    """A consumer cut off by the restart may still acknowledge the messages it held."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", b"a", b"b", b"c")
         first, _ = await peer.take(subscription)
         second, _ = await peer.take(subscription)
-    async with broker_at(tmp_path, moved(clock, 1)) as broker, connected(broker) as peer:
+    async with broker_at(tmp_path, clock_after(clock, 1)) as broker, connected(broker) as peer:
         peer.send(ack(second, subscription))
         await peer.expect_silence()
         peer.send(ack(second + 1, subscription))
@@ -106,7 +98,7 @@ async def test_a_tag_is_open_after_a_restart_before_it_is_handed_out_again(
 
 
 async def test_a_memory_only_subscription_ends_with_the_broker(tmp_path: Path) -> None:
-    """Only QoS 1 subscriptions survive a restart; the id of the other is 404, for ever."""
+    """Only QoS 1 subscriptions survive a restart; the other's id is 404 and never reused."""
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t", 0)
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
@@ -116,7 +108,7 @@ async def test_a_memory_only_subscription_ends_with_the_broker(tmp_path: Path) -
 
 
 async def test_a_backlog_far_beyond_the_window_survives_restarts(tmp_path: Path) -> None:
-    """Read back from the log, in order, once each, with a restart in the middle of it."""
+    """Read back from the log in order, once each, with restarts in between."""
     clock = FakeClock()
     count = 400
     seen: list[bytes] = []
@@ -127,7 +119,7 @@ async def test_a_backlog_far_beyond_the_window_survives_restarts(tmp_path: Path)
         subscription = await peer.subscribe("t")
         await peer.publish("t", *(b"%d" % number for number in range(count)))
     for _ in range(4):
-        clock = moved(clock, 1)
+        clock = clock_after(clock, 1)
         async with (
             broker_at(tmp_path, clock, delivery={"window": 8}) as broker,
             connected(broker) as peer,
@@ -145,10 +137,10 @@ async def test_a_backlog_far_beyond_the_window_survives_restarts(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("qos", "lease_s"), [(1, LEASE_S), (0, LEASE_QOS0_S)])
-async def test_an_unused_subscription_ends(
+async def test_an_unused_subscription_ends_with_its_lease(
     broker: RunningBroker, qos: int, lease_s: float
 ) -> None:
-    """Unused for its lease it ends with a log line and a count, and answers 404."""
+    """The broker logs and counts the end; from then on the id is 404."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t", qos)
         broker.clock.advance(lease_s - 2)
@@ -164,8 +156,8 @@ async def test_an_unused_subscription_ends(
         ]
 
 
-async def test_the_lease_is_configured() -> None:
-    """`blip.subscription_lease_s` and `blip.subscription_lease_qos0_s` decide."""
+async def test_the_lease_is_configurable() -> None:
+    """By `blip.subscription_lease_s` and `blip.subscription_lease_qos0_s`."""
     leases = {"subscription_lease_s": 50, "subscription_lease_qos0_s": 20}
     async with broker_at(blip=leases) as broker, connected(broker) as peer:
         durable = await peer.subscribe("t", 1)
@@ -179,14 +171,14 @@ async def test_the_lease_is_configured() -> None:
         await peer.expect(not_found(6))
 
 
-@pytest.mark.parametrize("use", ["POLL", "ACK", "CREDIT", "held credit"])
+@pytest.mark.parametrize("use", ["POLL", "ACK", "CREDIT", "unspent credit"])
 async def test_use_renews_the_lease(broker: RunningBroker, use: str) -> None:
-    """POLL, ACK, CREDIT and held credit are use."""
+    """POLL, ACK, CREDIT and unspent credit count as use."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", *[b"x"] * 4)
         tags = [(await peer.take(subscription))[0] for _ in range(3)]
-        if use == "held credit":
+        if use == "unspent credit":
             await peer.publish("t")
             peer.send(credit(5, subscription, 1000))
             await peer.next()
@@ -199,7 +191,7 @@ async def test_use_renews_the_lease(broker: RunningBroker, use: str) -> None:
                 peer.send(ack(tags.pop(), subscription))
             elif use == "CREDIT":
                 peer.send(credit(5, subscription, 0))
-            if use != "held credit":
+            if use != "unspent credit":
                 await peer.expect_silence()
         await until_committed(broker)
 
@@ -207,7 +199,7 @@ async def test_use_renews_the_lease(broker: RunningBroker, use: str) -> None:
 
 
 async def test_a_delivery_alone_does_not_renew_the_lease(broker: RunningBroker) -> None:
-    """Messages that come in are no use: an abandoned subscription ends all the same."""
+    """An abandoned subscription ends even while messages for it arrive."""
     async with connected(broker) as peer:
         subscription = await peer.subscribe("t", 0)
         for _ in range(4):
@@ -217,40 +209,40 @@ async def test_a_delivery_alone_does_not_renew_the_lease(broker: RunningBroker) 
         await peer.expect(not_found(5))
 
 
-async def test_downtime_does_not_count(tmp_path: Path) -> None:
-    """A broker that was down for a week did not give anybody a chance to use anything."""
+async def test_downtime_does_not_count_towards_the_lease(tmp_path: Path) -> None:
+    """While the broker was down, no client could use its subscription."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         clock.advance(LEASE_S * 0.5)
-    clock = moved(clock, 7 * LEASE_S)
+    clock = clock_after(clock, 7 * LEASE_S)
     async with broker_at(tmp_path, clock) as broker, connected(broker) as peer:
         clock.advance(LEASE_S * 0.4)
         assert await is_alive(peer, subscription)
 
 
-async def test_idle_time_before_a_restart_counts(tmp_path: Path) -> None:
-    """Otherwise a broker that restarts daily would never end a subscription."""
+async def test_idle_time_before_a_restart_counts_towards_the_lease(tmp_path: Path) -> None:
+    """Otherwise a broker that restarts daily would never end an unused subscription."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         clock.advance(LEASE_S * 0.6)
-    clock = moved(clock, 10)
+    clock = clock_after(clock, 10)
     async with broker_at(tmp_path, clock) as broker, connected(broker) as peer:
         clock.advance(LEASE_S * 0.6)
         peer.send(poll(5, subscription))
         await peer.expect(not_found(5))
 
 
-async def test_an_ended_lease_is_a_record(tmp_path: Path) -> None:
-    """The end survives a restart: a client cannot be told 404 and then something else."""
+async def test_the_end_of_a_lease_survives_a_restart(tmp_path: Path) -> None:
+    """A client that once got a 404 never gets anything else."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         clock.advance(LEASE_S + 1)
         peer.send(poll(5, subscription))
         await peer.expect(not_found(5))
-    async with broker_at(tmp_path, moved(clock, 1)) as broker, connected(broker) as peer:
+    async with broker_at(tmp_path, clock_after(clock, 1)) as broker, connected(broker) as peer:
         peer.send(poll(5, subscription))
         await peer.expect(not_found(5))
 
@@ -259,7 +251,7 @@ async def test_an_ended_lease_is_a_record(tmp_path: Path) -> None:
 
 
 async def test_a_subscription_of_another_principal_is_404() -> None:
-    """POLL, ACK, UNSUBSCRIBE and CREDIT of another's subscription: as if it did not exist."""
+    """To POLL, ACK, UNSUBSCRIBE and CREDIT it does not exist."""
     async with (
         broker_at(auth=TWO_KEYS) as broker,
         connected(broker, key="ada-key") as ada,
@@ -279,8 +271,8 @@ async def test_a_subscription_of_another_principal_is_404() -> None:
         assert b"hers too" == (await ada.take(subscription))[1]
 
 
-async def test_another_connection_of_the_same_principal_goes_on(tmp_path: Path) -> None:
-    """It is the principal that owns it, not the connection, and not after a restart only."""
+async def test_another_connection_of_the_same_principal_may_continue(tmp_path: Path) -> None:
+    """The principal owns the subscription, not the connection, before and after a restart."""
     async with broker_at(tmp_path, auth=TWO_KEYS) as broker:
         async with connected(broker, key="ada-key") as ada:
             subscription = await ada.subscribe("t")
@@ -303,7 +295,7 @@ async def test_another_connection_of_the_same_principal_goes_on(tmp_path: Path) 
 
 
 async def test_connections_on_one_id_compete(broker: RunningBroker) -> None:
-    """Each message goes to one of them; together they get everything once."""
+    """Each message goes to one of them; together they get everything exactly once."""
     async with connected(broker) as one, connected(broker) as two:
         subscription = await one.subscribe("t")
         await one.publish("t", *(b"%d" % number for number in range(10)))
@@ -333,10 +325,10 @@ async def test_credit_is_shared_fairly(broker: RunningBroker) -> None:
             await peer.expect_silence()
 
 
-async def test_what_one_consumer_lost_another_one_with_credit_is_pushed(
+async def test_a_disconnected_consumers_messages_are_pushed_to_another_with_credit(
     broker: RunningBroker,
 ) -> None:
-    """A consumer that goes away gives its messages to those that wait."""
+    """The messages of a consumer that disconnects go to the ones that wait."""
     async with connected(broker) as one:
         subscription = await one.subscribe("t")
         async with connected(broker) as two:

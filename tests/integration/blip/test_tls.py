@@ -1,9 +1,8 @@
-"""The Blip strand over TLS: the same protocol, the same deadline, the same half-close."""
+"""The Blip strand over TLS: the same protocol, handshake timeout and half-close."""
 
 import asyncio
 import ssl
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +10,6 @@ import pytest
 import trustme
 
 from braidmq.testing.broker import RunningBroker
-from braidmq.wal.disk import DiskFile
 from tests.integration.blip.peer import (
     PATIENCE_S,
     ack,
@@ -34,7 +32,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Tls(NamedTuple):
-    """What a broker and its clients need to trust each other."""
+    """The broker's certificate settings and a client context that trusts it."""
 
     server: dict[str, object]
     client: ssl.SSLContext
@@ -56,7 +54,7 @@ def tls(tmp_path: Path) -> Tls:
 
 
 class HalfClosing:
-    """A TLS client that can end its half and go on reading, which asyncio's cannot."""
+    """A TLS client that can half-close and keep reading, which asyncio's cannot."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -118,22 +116,6 @@ class HalfClosing:
         self._writer.write(self._outgoing.read())
 
 
-@pytest.fixture
-def held_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Syncs wait until this is set."""
-    may_sync = threading.Event()
-    may_sync.set()
-    really = DiskFile.fdatasync
-
-    def fdatasync(file: DiskFile) -> None:
-        assert may_sync.wait(15)
-        really(file)
-
-    monkeypatch.setattr(DiskFile, "fdatasync", fdatasync)
-    yield may_sync
-    may_sync.set()
-
-
 async def test_the_protocol_is_the_same_over_tls(tls: Tls) -> None:
     """Handshake, publish, poll, push and acknowledge, with frames of many TLS records."""
     large = bytes(range(256)) * 4000
@@ -150,8 +132,8 @@ async def test_the_protocol_is_the_same_over_tls(tls: Tls) -> None:
         assert (await peer.next()).payload.endswith(large)
 
 
-async def test_only_tls_1_3_is_spoken(tls: Tls) -> None:
-    """An older version is refused in the handshake."""
+async def test_tls_1_3_is_required(tls: Tls) -> None:
+    """The broker refuses an older version in the handshake."""
     tls.client.maximum_version = ssl.TLSVersion.TLSv1_2
     async with broker_at(blip=tls.server) as broker:
         with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -160,7 +142,7 @@ async def test_only_tls_1_3_is_spoken(tls: Tls) -> None:
 
 
 async def test_a_plain_client_is_closed(tls: Tls) -> None:
-    """Frames in the clear are no TLS handshake: nothing is answered in the clear."""
+    """Plaintext frames are no TLS handshake; the broker sends no plaintext back."""
     async with broker_at(blip=tls.server) as broker:
         async with stranger(broker) as plain:
             plain.send(hello(1), auth(2), ping(3))
@@ -170,34 +152,36 @@ async def test_a_plain_client_is_closed(tls: Tls) -> None:
             await peer.expect_silence()
 
 
-@pytest.mark.parametrize("shaken", [False, True])
-async def test_the_deadline_includes_the_tls_handshake(tls: Tls, shaken: bool) -> None:
-    """10 s from accept, TLS included: silence before or after it ends the same way."""
+@pytest.mark.parametrize("tls_done", [False, True])
+async def test_the_handshake_timeout_includes_the_tls_handshake(
+    tls: Tls, tls_done: bool
+) -> None:
+    """10 s from accept: silence before or after the TLS handshake ends the same way."""
     limits = {"handshake_timeout_s": 0.3}
     async with (
         broker_at(blip=tls.server, limits=limits) as broker,
         connected(broker, tls=tls.client) as known,
     ):
-        async with stranger(broker, tls=tls.client if shaken else None) as silent:
+        async with stranger(broker, tls=tls.client if tls_done else None) as silent:
             await until(silent.transport.is_closing)
         await known.expect_silence()
 
 
 @pytest.mark.parametrize("politely", [True, False])
-async def test_half_close_is_answered_to_the_end(
-    tls: Tls, held_disk: threading.Event, politely: bool
+async def test_everything_sent_before_a_half_close_is_answered(
+    tls: Tls, may_sync: threading.Event, politely: bool
 ) -> None:
-    """Half-close: everything sent is answered, then the server closes, over TLS too."""
+    """Over TLS too, the broker answers everything and then closes."""
     async with broker_at(blip=tls.server) as broker:
         reader, writer = await asyncio.open_connection(*broker.address())
         client = HalfClosing(reader, writer)
         await client.shake_hands(tls.client)
         client.send(hello(1) + auth(2) + subscribe(3, "t"))
-        held_disk.clear()
+        may_sync.clear()
         client.send(publish(4, "t", b"x") + ping(5) + poll(6, 1))
         client.finish(politely=politely)
-        await until(lambda: _has_heard(broker))
-        held_disk.set()
+        await until(lambda: _has_uncommitted(broker))
+        may_sync.set()
         wanted = [ack(1, 0), ack(2, 0), ack(3, 1), pong(5), publish(2, "t", b"x")]
         received = await client.read_to_the_end()
         writer.close()
@@ -205,7 +189,7 @@ async def test_half_close_is_answered_to_the_end(
         assert [parse(one)[0] for one in wanted] == parse(received)
 
 
-def _has_heard(broker: RunningBroker) -> bool:
+def _has_uncommitted(broker: RunningBroker) -> bool:
     engine = broker.daemon.status.engine
     assert engine is not None
     return bool(engine.broker.outgoing.pending())

@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, for tests of the commands that talk to one."""
+"""A real broker in its own process, for tests of the commands that talk to one."""
 
 import json
 import signal
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.cli.main import main
+
 START_S_MAX = 60
 STOP_S_MAX = 30
 BRAIDMQ = [sys.executable, "-c", "from braidmq.cli.main import run; run()"]
@@ -19,7 +21,7 @@ BRAIDMQ = [sys.executable, "-c", "from braidmq.cli.main import run; run()"]
 
 @dataclass
 class Broker:
-    """A running broker and where it listens."""
+    """A running broker and its addresses."""
 
     process: subprocess.Popen[str]
     addresses: dict[str, str | None]
@@ -41,7 +43,7 @@ class Broker:
         return f"http://{key}@{self.addresses['http']}"
 
     def stop(self) -> tuple[int, str]:
-        """Ask it to end; return its exit code and its log."""
+        """Stop it with SIGTERM; return its exit code and its log."""
         self.process.send_signal(signal.SIGTERM)
         _, log = self.process.communicate(timeout=STOP_S_MAX)
         return self.process.returncode, log
@@ -53,9 +55,9 @@ def running(directory: Path, *flags: str) -> Iterator[Broker]:
     ready_file = directory / "ready.json"
     addresses = ["--blip", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     others = ["--vibe", "off", "--qumbed", "off", "--flight", "off"]
-    places = ["--data-dir", str(directory / "data"), "--ready-file", str(ready_file)]
+    paths = ["--data-dir", str(directory / "data"), "--ready-file", str(ready_file)]
     process = subprocess.Popen(
-        [*BRAIDMQ, "serve", "--dev", *addresses, *others, *places, *flags],
+        [*BRAIDMQ, "serve", "--dev", *addresses, *others, *paths, *flags],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -68,7 +70,7 @@ def running(directory: Path, *flags: str) -> Iterator[Broker]:
 
 
 def addresses_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Configure doctor as the broker is."""
+    """Configure the commands of this process with the broker's addresses."""
     for strand in ("blip", "http"):
         _, _, number = str(broker.addresses[strand]).rpartition(":")
         monkeypatch.setenv(f"BRAIDMQ_{strand.upper()}__PORT", number)
@@ -76,11 +78,18 @@ def addresses_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"BRAIDMQ_{strand.upper()}__ENABLED", "false")
 
 
+def subscriptions(broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]) -> int:
+    """Return the number of subscriptions to a topic."""
+    main(["topics", "--url", broker.http_url(), "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    return sum(row["subscriptions"] for row in rows if row["name"] == topic)
+
+
 def _ready(process: subprocess.Popen[str], ready_file: Path) -> dict[str, str | None]:
     deadline = time.monotonic() + START_S_MAX
     while not ready_file.exists():
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "the broker does not become ready"
-        time.sleep(0.01)  # the condition is in another process
+        assert time.monotonic() < deadline, "the broker did not become ready"
+        time.sleep(0.01)  # another process writes it
     facts: dict[str, str | None] = json.loads(ready_file.read_text("utf-8"))
     return facts

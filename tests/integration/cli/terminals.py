@@ -1,4 +1,4 @@
-"""A real terminal for a command: what it writes to one, it writes for a person."""
+"""Run a command on a real terminal, where it writes for people."""
 
 import os
 import pty
@@ -24,16 +24,16 @@ def on_terminal(
 ) -> tuple[int, str]:
     """Run `braidmq` on a terminal; return its exit code and everything it wrote.
 
-    With *until*, Ctrl-C is pressed as soon as it says so of what was written.
+    With *until*, send Ctrl-C as soon as it returns true for the output so far.
     """
-    ours, its = pty.openpty()
-    ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    surroundings = {**os.environ, "TERM": "xterm-256color", **(environment or {})}
-    surroundings.pop("NO_COLOR" if "NO_COLOR" not in (environment or {}) else "", None)
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    variables = {**os.environ, "TERM": "xterm-256color", **(environment or {})}
+    variables.pop("NO_COLOR" if "NO_COLOR" not in (environment or {}) else "", None)
     process = subprocess.Popen(
-        [*BRAIDMQ, *words], stdin=its, stdout=its, stderr=its, env=surroundings
+        [*BRAIDMQ, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=variables
     )
-    os.close(its)
+    os.close(theirs)
     try:
         written = _read(ours, process, until)
         return process.wait(SECONDS_MAX), written
@@ -52,7 +52,7 @@ def _read(
     while time.monotonic() < deadline:
         try:
             piece = os.read(ours, 65_536)
-        except OSError:  # the last one who could write has gone
+        except OSError:  # the last writer has closed it
             break
         if not piece:
             break

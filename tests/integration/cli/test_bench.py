@@ -1,4 +1,4 @@
-"""`braidmq bench`, against a broker that runs, and with one of its own."""
+"""`braidmq bench`, against a running broker and with its own."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from braidmq.cli.main import main
-from tests.integration.cli.brokers import BRAIDMQ, Broker, running
+from tests.integration.cli.brokers import BRAIDMQ, Broker, running, subscriptions
 from tests.integration.cli.terminals import on_terminal
 
 SECONDS_MAX = 60
@@ -26,9 +26,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strand", ["blip", "vibe", "qumbed"])
-def test_it_has_a_broker_of_its_own(strand: str) -> None:
-    """Nothing runs before, and nothing is left behind."""
-    asked = [
+def test_bench_starts_its_own_broker(strand: str) -> None:
+    """For each strand; it prints nothing but the results."""
+    words = [
         "bench",
         "--strand",
         strand,
@@ -39,7 +39,7 @@ def test_it_has_a_broker_of_its_own(strand: str) -> None:
         "50,99.9",
     ]
     done = subprocess.run(
-        [*BRAIDMQ, *asked], capture_output=True, check=True, text=True, timeout=SECONDS_MAX
+        [*BRAIDMQ, *words], capture_output=True, check=True, text=True, timeout=SECONDS_MAX
     )
     found = json.loads(done.stdout)
 
@@ -56,7 +56,7 @@ def test_it_has_a_broker_of_its_own(strand: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_its_own_broker_too(tmp_path: Path, ending: signal.Signals) -> None:
-    """In the middle of a run: no process and no directory is left behind."""
+    """In the middle of a run; no process and no directory is left behind."""
     process = subprocess.Popen(
         [*BRAIDMQ, "bench", "--duration", "600"],
         stdout=subprocess.PIPE,
@@ -77,10 +77,10 @@ def test_a_signal_ends_its_own_broker_too(tmp_path: Path, ending: signal.Signals
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_no_subscription_at_the_broker_that_is_named(
+def test_a_signal_leaves_no_subscription_at_a_given_broker(
     broker: Broker, capsys: pytest.CaptureFixture[str], ending: signal.Signals
 ) -> None:
-    """A durable one would lag, and hold back retention."""
+    """A durable subscription would lag and hold back retention."""
     topic = f"ended.{ending.name}"
     words = ["bench", "--duration", "600", "--topic", topic, "--url", broker.url()]
     process = subprocess.Popen([*BRAIDMQ, *words, "--rate", "10"], stderr=subprocess.PIPE)
@@ -93,36 +93,30 @@ def test_a_signal_leaves_no_subscription_at_the_broker_that_is_named(
     assert 0 == subscriptions(broker, topic, capsys)
 
 
-def subscriptions(broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]) -> int:
-    main(["topics", "--url", broker.http_url(), "--json"])
-    rows = json.loads(capsys.readouterr().out)
-    return sum(row["subscriptions"] for row in rows if row["name"] == topic)
-
-
-def test_it_measures_the_broker_that_is_named(
+def test_bench_measures_a_given_broker(
     broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A table in a pipe is tab-separated, and when all is well nothing is said beside it."""
+    """In a pipe it prints a tab-separated table and, on success, nothing on stderr."""
     plot = tmp_path / "plot.html"
-    asked = "--messages 500 --size 64 --publishers 2 --subscribers 0 --topic load"
-    assert 0 == main(["bench", *asked.split(), "--plot", str(plot), "--url", broker.url()])
-    said = capsys.readouterr()
+    options = "--messages 500 --size 64 --publishers 2 --subscribers 0 --topic load"
+    assert 0 == main(["bench", *options.split(), "--plot", str(plot), "--url", broker.url()])
+    output = capsys.readouterr()
     assert 0 == main(["topics", "--json", "--url", broker.http_url()])
     topics = {row["name"]: row["messages"] for row in json.loads(capsys.readouterr().out)}
 
-    head, row = said.out.splitlines()
+    head, row = output.out.splitlines()
     assert "what\tmessages\tmessages/s\tMB/s\tp50 ms\tp90 ms\tp99 ms\tp99.9 ms" == head
     assert row.startswith("published\t500\t")
-    assert "" == said.err
+    assert "" == output.err
     assert plot.exists()
     assert 500 == topics["load"]
 
 
 @pytest.mark.parametrize("ending", [["--messages", "10"], ["--duration", "60"]])
-def test_a_broker_that_refuses_everything_is_one_line(
+def test_a_broker_that_refuses_everything_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: list[str]
 ) -> None:
-    """Why, at once, and no table: latencies of refusals would mean nothing."""
+    """At once, with the reason and without a table, as latencies would mean nothing."""
     hashed = hashlib.sha256(b"a-reader").hexdigest()
     config = tmp_path / "a.toml"
     config.write_text(
@@ -132,17 +126,17 @@ def test_a_broker_that_refuses_everything_is_one_line(
         words = ["bench", "--topic", "t", *ending, "--url", broker.url("a-reader")]
         assert 1 == main(words)
 
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     hint = 'the key needs publish = ["t"], or a pattern that matches it'
-    assert ("", f"error: publish to 't' refused: 403 forbidden; {hint}\n") == said
+    assert ("", f"error: publish to 't' refused: 403 forbidden; {hint}\n") == output
 
 
-def test_on_a_terminal_it_has_a_bar_a_table_and_a_word_about_it(broker: Broker) -> None:
-    """For a person who sees it the first time."""
+def test_on_a_terminal_it_prints_a_bar_a_table_and_an_explanation(broker: Broker) -> None:
+    """For first-time users."""
     words = ["bench", "--messages", "20000", "--subscribers", "0", "--url", broker.url()]
     code, written = on_terminal(words)
 
     assert 0 == code
     left = "left in the log until retention removes it: topic bench."
-    for said in ("━", "published", "time to confirm a batch", left):
-        assert said in written, said
+    for text in ("━", "published", "time to confirm a batch", left):
+        assert text in written, text

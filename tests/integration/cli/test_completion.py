@@ -1,4 +1,4 @@
-"""`braidmq completion`, as a shell asks for it."""
+"""Shell completion, as a shell requests it."""
 
 import os
 import shlex
@@ -22,16 +22,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
-def asked(words: str, url: str) -> list[str]:
-    """Return what bash is offered behind *words*."""
-    told = {
+def completions(words: str, url: str) -> list[str]:
+    """Return the completions that bash gets after *words*."""
+    request = {
         "_BRAIDMQ_COMPLETE": "complete_bash",
         "BRAIDMQ_URL": url,
         "COMP_WORDS": f"braidmq {words}",
         "COMP_CWORD": str(len(words.split())),
     }
     done = subprocess.run(
-        BRAIDMQ, capture_output=True, check=True, env=os.environ | told, text=True
+        BRAIDMQ, capture_output=True, check=True, env=os.environ | request, text=True
     )
     assert "" == done.stderr
     return sorted(done.stdout.split("\n")[:-1]) if done.stdout.strip() else []
@@ -48,22 +48,27 @@ def asked(words: str, url: str) -> list[str]:
         ("publish nothing", []),
     ],
 )
-def test_names_are_those_that_the_broker_knows(
-    broker: Broker, words: str, offered: list[str]
-) -> None:
-    """Names that a shell would take apart are left to who types them."""
-    assert offered == asked(words, broker.http_url())
+def test_names_come_from_the_broker(broker: Broker, words: str, offered: list[str]) -> None:
+    """Except those that a shell would split or expand."""
+    assert offered == completions(words, broker.http_url())
 
 
 @pytest.mark.parametrize("url", ["http://k@127.0.0.1:1", "http://wrong@{http}", "nonsense"])
-def test_without_an_answer_nothing_is_offered(broker: Broker, url: str) -> None:
-    """And nothing is said: a person is in the middle of a line."""
-    assert [] == asked("publish ord", url.format(http=broker.addresses["http"]))
+def test_without_a_broker_nothing_is_offered(broker: Broker, url: str) -> None:
+    """And nothing is printed, because the user is in the middle of a line."""
+    assert [] == completions("publish ord", url.format(http=broker.addresses["http"]))
+
+
+def write_tool(directory: Path) -> None:
+    """Write a `braidmq` for shells into *directory*."""
+    tool = directory / "braidmq"
+    tool.write_text(f'#!/bin/sh\nexec {shlex.join(BRAIDMQ)} "$@"\n')
+    tool.chmod(0o755)
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish", "powershell", "zsh"])
-def test_the_script_of_each_shell_is_printed(shell: str) -> None:
-    """Whatever shell it is typed in, if any: it is for images and packages, too."""
+def test_the_script_for_each_shell_is_printed(shell: str) -> None:
+    """Whichever shell runs the command, if any: images and packages need it, too."""
     done = subprocess.run(
         [*BRAIDMQ, "completion", shell], capture_output=True, check=True, text=True
     )
@@ -72,11 +77,9 @@ def test_the_script_of_each_shell_is_printed(shell: str) -> None:
     assert "_BRAIDMQ_COMPLETE" in done.stdout
 
 
-def test_bash_completes_by_that_script(broker: Broker, tmp_path: Path) -> None:
-    """As a person would have it: bash asks, and offers the names of the broker."""
-    tool = tmp_path / "braidmq"
-    tool.write_text(f'#!/bin/sh\nexec {shlex.join(BRAIDMQ)} "$@"\n')
-    tool.chmod(0o755)
+def test_bash_completes_with_that_script(broker: Broker, tmp_path: Path) -> None:
+    """Bash offers the names of the broker."""
+    write_tool(tmp_path)
     script = """
 eval "$(braidmq completion bash)"
 COMP_WORDS=(braidmq publish ord) COMP_CWORD=2
@@ -84,37 +87,38 @@ _braidmq_completion braidmq ord publish
 printf '%s\\n' "${COMPREPLY[@]}" | sort
 """
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    told = os.environ | {"BRAIDMQ_URL": broker.http_url(), "PATH": path}
+    environment = os.environ | {"BRAIDMQ_URL": broker.http_url(), "PATH": path}
     done = subprocess.run(
-        ["bash", "-euc", script], capture_output=True, check=True, env=told, text=True
+        ["bash", "-euc", script], capture_output=True, check=True, env=environment, text=True
     )
 
     assert ["orders.eu", "orders.us"] == done.stdout.split()
 
 
-def test_the_script_for_the_own_shell_is_shown() -> None:
-    """`--show-completion` finds out which one that is."""
+def test_show_completion_detects_the_shell() -> None:
+    """`--show-completion` prints the script for the shell that runs it."""
     script = f"{shlex.join(BRAIDMQ)} --show-completion; true"
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, text=True)
 
     assert "complete_bash" in done.stdout
 
 
-def test_bash_completes_after_it_was_set_up_in_an_empty_home(tmp_path: Path) -> None:
-    """`--install-completion` writes what the next bash reads, and says where."""
+def test_install_completion_works_in_an_empty_home(tmp_path: Path) -> None:
+    """It writes a file that the next bash reads, and says where."""
     home, tools = tmp_path / "home", tmp_path / "tools"
     home.mkdir()
     tools.mkdir()
-    tool = tools / "braidmq"
-    tool.write_text(f'#!/bin/sh\nexec {shlex.join(BRAIDMQ)} "$@"\n')
-    tool.chmod(0o755)
-    told = os.environ | {"HOME": str(home), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    # The shell that it is typed in is the process above it: `true` keeps bash there.
+    write_tool(tools)
+    environment = os.environ | {
+        "HOME": str(home),
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+    }
+    # The command detects its parent process as the shell; `true` keeps bash from exec.
     installed = subprocess.run(
         ["bash", "-c", "braidmq --install-completion bash; code=$?; true; exit $code"],
         capture_output=True,
         check=False,
-        env=told,
+        env=environment,
         text=True,
     )
     script = """
@@ -122,9 +126,9 @@ COMP_WORDS=(braidmq publ) COMP_CWORD=1
 $(complete -p braidmq | sed 's/.*-F //; s/ .*//') braidmq publ braidmq
 printf '%s\\n' "${COMPREPLY[@]}"
 """
-    # Without a terminal an interactive bash complains of that, on stderr.
+    # Without a terminal, an interactive bash complains on stderr.
     offered = subprocess.run(
-        ["bash", "-ic", script], capture_output=True, check=True, env=told, text=True
+        ["bash", "-ic", script], capture_output=True, check=True, env=environment, text=True
     )
 
     assert (0, "") == (installed.returncode, installed.stderr)

@@ -6,8 +6,8 @@ from tests.unit.admin.world import World
 from tests.unit.cli.serving import serving, url
 
 
-def test_a_person_sees_how_far_a_replay_is() -> None:
-    """A bar, which is gone when the answer comes."""
+def test_a_replay_shows_its_progress() -> None:
+    """The bar disappears once the result is printed."""
     world = World()
     world.bury("a", *(2 * dead_letters.LETTERS_AT_ONCE - 1) * [b"x"])
     with serving(world) as port:

@@ -1,4 +1,4 @@
-"""`braidmq demo`: the whole of it once, with a real kill; and how signals end it."""
+"""`braidmq demo`: one whole run with a real kill, and how signals end it."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from tests.integration.cli.brokers import BRAIDMQ
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
-    """Publish, kill, restart, resume, bury, tabulate, count: exit 0, plain text."""
+def test_the_demo_succeeds_and_leaves_only_tables(tmp_path: Path) -> None:
+    """It publishes, kills, restarts, dead-letters, tabulates and counts, in plain text."""
     temporary, tables = tmp_path / "temporary", tmp_path / "tables"
     temporary.mkdir()
     done = subprocess.run(
@@ -49,10 +49,10 @@ def test_the_demo_ends_well_and_leaves_only_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
 )
-def test_whoever_ends_the_demo_ends_its_broker(
+def test_a_signal_ends_the_demo_and_its_broker(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    """In the middle of it: no traceback, no process, no directory is left."""
+    """In the middle of a run; no traceback, process or directory is left."""
     process = subprocess.Popen(
         [*BRAIDMQ, "demo"],
         stdout=subprocess.PIPE,
@@ -67,8 +67,8 @@ def test_whoever_ends_the_demo_ends_its_broker(
     (directory,) = tmp_path.iterdir()
     pid = json.loads((directory / "ready.json").read_text("utf-8"))["pid"]
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
 
-    assert (code, "") == (process.returncode, said)
+    assert (code, "") == (process.returncode, stderr)
     assert not psutil.pid_exists(pid)
     assert [] == list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""`braidmq discover`, with nodes that are announced for real."""
+"""`braidmq discover` with real mDNS announcements."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ TRIES = 10
 
 @pytest.fixture(autouse=True)
 def own_type(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A service type that nobody else on this machine announces or asks for meanwhile."""
+    """Use a service type that no other process on this machine announces or queries."""
     monkeypatch.setattr(mdns, "SERVICE_TYPE", f"_q{secrets.token_hex(5)}._udp.local.")
     with capture_logs():  # the announcer's lines are not the command's
         yield
@@ -30,8 +30,8 @@ def own_type(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @contextmanager
 def announced(*topics: str, host: str = "127.0.0.1", port: int = 6121) -> Iterator[None]:
-    """Announce a node on a thread of its own: the command has a loop for itself."""
-    is_told, is_over = threading.Event(), threading.Event()
+    """Announce a node on its own thread, as the command runs its own event loop."""
+    is_announced, is_over = threading.Event(), threading.Event()
 
     async def run() -> None:
         announcer = Announcer(host)
@@ -39,7 +39,7 @@ def announced(*topics: str, host: str = "127.0.0.1", port: int = 6121) -> Iterat
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await announcer.announced.wait()
-            is_told.set()
+            is_announced.set()
             await asyncio.to_thread(is_over.wait, PATIENCE_S)
         finally:
             await announcer.stop()
@@ -47,7 +47,7 @@ def announced(*topics: str, host: str = "127.0.0.1", port: int = 6121) -> Iterat
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
     try:
-        assert is_told.wait(PATIENCE_S)
+        assert is_announced.wait(PATIENCE_S)
         yield
     finally:
         is_over.set()
@@ -58,7 +58,7 @@ def announced(*topics: str, host: str = "127.0.0.1", port: int = 6121) -> Iterat
 def test_a_node_is_listed_with_address_key_and_topics(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A line for a person's tools, an object for a program."""
+    """As tab-separated lines, or as JSON."""
     ends_soon = ["--count", "1", "--timeout", str(PATIENCE_S)]
     with announced("a", "sensors/\x1b[2J"):
         assert 0 == main(["discover", *ends_soon])
@@ -83,11 +83,11 @@ def test_a_node_is_listed_with_address_key_and_topics(
 
 
 @pytest.mark.slow
-def test_all_that_answer_in_time_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a count it listens to the end, and the list is in order."""
+def test_all_nodes_that_answer_in_time_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --count it listens until the timeout; the list is sorted."""
     rows: list[dict[str, object]] = []
     with announced("a"), announced("b", host="::1", port=7):
-        for _ in range(TRIES):  # on a busy machine two seconds may be too few for both
+        for _ in range(TRIES):  # two seconds may be too short for both on a busy machine
             assert 0 == main(["discover", "--json", "--timeout", "2"])
             rows = json.loads(capsys.readouterr().out)
             if len(rows) > 1:

@@ -1,4 +1,4 @@
-"""`braidmq doctor`, beside a broker that runs."""
+"""`braidmq doctor` while a broker runs."""
 
 from pathlib import Path
 
@@ -9,20 +9,20 @@ from tests.integration.cli.brokers import addresses_of, running
 
 
 @pytest.mark.slow
-def test_a_broker_that_runs_is_told_once(
+def test_a_running_broker_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its addresses are no warnings; when it is gone, they are free."""
+    """Its addresses cause no warnings; once it has stopped, they are free."""
     with running(tmp_path) as broker:
         addresses_of(broker, monkeypatch)
         main(["doctor", "--data-dir", str(tmp_path)])
-        beside = capsys.readouterr().out
+        while_running = capsys.readouterr().out
         broker.stop()
     main(["doctor", "--data-dir", str(tmp_path)])
-    alone = capsys.readouterr().out
+    after = capsys.readouterr().out
 
-    places = f"blip {broker.addresses['blip']}, http {broker.addresses['http']}"
-    assert f"ok       broker: running on {places}\n" in beside
-    assert " address: " not in beside
-    assert "broker: " not in alone
-    assert f"ok       blip address: {broker.addresses['blip']} is free\n" in alone
+    addresses = f"blip {broker.addresses['blip']}, http {broker.addresses['http']}"
+    assert f"ok       broker: running on {addresses}\n" in while_running
+    assert " address: " not in while_running
+    assert "broker: " not in after
+    assert f"ok       blip address: {broker.addresses['blip']} is free\n" in after

@@ -1,4 +1,4 @@
-"""`braidmq publish` and `braidmq subscribe`, against a real broker."""
+"""`braidmq publish` and `braidmq subscribe` against a real broker."""
 
 import base64
 import hashlib
@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from braidmq.cli.main import main
-from tests.integration.cli.brokers import BRAIDMQ, Broker, running
+from tests.integration.cli.brokers import BRAIDMQ, Broker, running, subscriptions
 from tests.integration.cli.terminals import on_terminal
 
-pytestmark = pytest.mark.slow  # a broker is started, and commands in processes of their own
+pytestmark = pytest.mark.slow  # they start a broker, and run commands in their own processes
 
 LIMITED_KEY = "a-key-of-orders"
 
@@ -29,42 +29,36 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with a key that may use orders only."""
-    place = tmp_path_factory.mktemp("limited")
+    """A broker with a key that may use only `orders.*`."""
+    directory = tmp_path_factory.mktemp("limited")
     hashed = hashlib.sha256(LIMITED_KEY.encode()).hexdigest()
-    (place / "a.toml").write_text(
+    (directory / "a.toml").write_text(
         f'[[auth.keys]]\nname = "shop"\nhash = "sha256:{hashed}"\n'
         'publish = ["orders.*"]\nsubscribe = ["orders.*"]\n'
         '[qumbed]\nauth = "key"\n',
         "utf-8",
     )
     strands = ("--vibe", "127.0.0.1:0", "--qumbed", "127.0.0.1:0")
-    with running(place, *strands, "--config", str(place / "a.toml")) as broker:
+    with running(directory, *strands, "--config", str(directory / "a.toml")) as broker:
         yield broker
 
 
-def test_one_address_serves_all_commands(
+def test_all_commands_accept_the_http_address(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those that speak a strand ask at the HTTP side where it is."""
+    """Commands that use a strand look up its address over HTTP."""
     monkeypatch.setenv("BRAIDMQ_URL", broker.http_url())
-    told = capsys.readouterr
+    read = capsys.readouterr
     assert 0 == main(["publish", "one.address", "1", "--count", "3"])
-    assert "published 3 to one.address\n" == told().out
+    assert "published 3 to one.address\n" == read().out
     assert 0 == main(["topics", "--json"])
     assert {"one.address": 3} == {
         row["name"]: row["messages"]
-        for row in json.loads(told().out)
+        for row in json.loads(read().out)
         if row["name"] == "one.address"
     }
     assert 0 == main(["bench", "--messages", "10", "--json"])
-    assert "blip" == json.loads(told().out)["strand"]
-
-
-def subscriptions(broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]) -> int:
-    main(["topics", "--url", broker.http_url(), "--json"])
-    rows = json.loads(capsys.readouterr().out)
-    return sum(row["subscriptions"] for row in rows if row["name"] == topic)
+    assert "blip" == json.loads(read().out)["strand"]
 
 
 def subscribed(
@@ -75,7 +69,7 @@ def subscribed(
     url: str = "",
     before: str = "",
 ) -> subprocess.Popen[bytes]:
-    """Start `subscribe` and return once the broker knows it."""
+    """Start `subscribe` and return once the broker has its subscription."""
     python, option, code = BRAIDMQ
     process = subprocess.Popen(
         [
@@ -96,10 +90,10 @@ def subscribed(
     return process
 
 
-def test_what_is_published_is_printed_by_a_subscriber(
+def test_a_subscriber_prints_published_messages(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In order, one a line, and --count ends it with 0."""
+    """In order, one per line; --count ends it with exit code 0."""
     reader = subscribed(broker, "plain", capsys, "--count", "4")
 
     assert 0 == main(["publish", "plain", "one", "--url", broker.url()])
@@ -112,7 +106,7 @@ def test_what_is_published_is_printed_by_a_subscriber(
 def test_json_lines_hold_every_kind_of_payload(
     broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JSON as JSON, text as text, and bytes that are neither in base64."""
+    """JSON as JSON, text as text, and other bytes in base64."""
     reader = subscribed(broker, "json", capsys, "--count", "6", "--json")
     odd = (b'"\\ud800"', b'{"x": 1e999}')
     for payload in (b'{"n": 1}', b"NaN", b"\xff\x00", b"", *odd):
@@ -131,7 +125,7 @@ def test_json_lines_hold_every_kind_of_payload(
     assert {("json", 1)} == {(line["topic"], line["qos"]) for line in lines}
 
 
-def test_what_blip_lacks_is_refused_in_one_line(
+def test_options_that_blip_lacks_are_refused_in_one_line(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Headers, priorities and boxes belong to other strands."""
@@ -154,7 +148,7 @@ def test_what_blip_lacks_is_refused_in_one_line(
 def test_a_sealed_message_is_for_its_recipient(
     broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """With keys that `keygen` has written; whom one does not trust is not heard."""
+    """With keys from `keygen`; the subscriber names the sender that it trusts."""
     alice, bob = (keygen(tmp_path / name, capsys) for name in ("alice.key", "bob.key"))
     reader = subscribed(
         broker,
@@ -182,10 +176,10 @@ def test_a_sealed_message_is_for_its_recipient(
     assert 0 == reader.returncode
 
 
-def test_a_message_in_the_clear_comes_from_the_gateway(
+def test_an_unsealed_message_comes_from_the_gateway(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No key need be given, and any strand's message is opened."""
+    """The subscriber needs no key, and can open messages from any strand."""
     options = ("--count", "2", "--json")
     reader = subscribed(broker, "clear", capsys, *options, url=broker.qumbed_url())
     for url in (broker.url(), broker.qumbed_url()):
@@ -199,13 +193,13 @@ def test_a_message_in_the_clear_comes_from_the_gateway(
 
 
 def keygen(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Make a key pair; return the public key."""
+    """Generate a key pair; return the public key."""
     assert 0 == main(["keygen", "--out", str(path), "--json"])
     return str(json.loads(capsys.readouterr().out)["public_key"])
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "error"),
     [
         (["--recipient", "short"], "error: a public key must be 64 hexadecimal digits"),
         (["--private-key", "nowhere"], "error: nowhere: cannot be read"),
@@ -217,22 +211,22 @@ def keygen(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
         ),
     ],
 )
-def test_what_cannot_be_sealed_is_told_in_one_line(
-    broker: Broker, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+def test_a_message_that_cannot_be_sealed_is_refused_in_one_line(
+    broker: Broker, capsys: pytest.CaptureFixture[str], options: list[str], error: str
 ) -> None:
-    """And nothing is published; what the command could have known is its usage."""
+    """The exit code is 2 for wrong usage, and 1 if the payload does not fit its schema."""
     code = 1 if "--schema" in options else 2
     assert code == main(["publish", "t", "1", "--url", broker.qumbed_url(), *options])
     line = capsys.readouterr().err
-    assert line.startswith(told)
+    assert line.startswith(error)
     assert 1 == line.count("\n")
 
 
 @pytest.mark.parametrize("command", [["publish", "t", "x"], ["subscribe", "t"]])
-def test_a_wrong_key_is_told_without_the_key(
+def test_the_error_for_a_wrong_key_does_not_show_the_key(
     broker: Broker, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
-    """Exit 1, where it was tried, and what the broker said."""
+    """It names the address; the exit code is 1."""
     assert 1 == main([*command, "--url", broker.url("not-a-good-one")])
     line = capsys.readouterr().err
     assert line.startswith(f"error: cannot connect to {broker.addresses['blip']}: ")
@@ -240,15 +234,15 @@ def test_a_wrong_key_is_told_without_the_key(
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_subscriber_without_a_word(
+def test_a_signal_ends_a_subscriber_silently(
     broker: Broker, capsys: pytest.CaptureFixture[str], ending: signal.Signals
 ) -> None:
-    """130, as shells expect it of Ctrl-C, and no subscription stays to lag behind."""
+    """With 130, as shells expect after Ctrl-C; it leaves no subscription behind."""
     topic = f"ended.{ending.name}"
     usual = "default_int_handler" if ending == signal.SIGINT else "SIG_DFL"
-    # Whoever runs the tests, a `nohup` maybe, may have it ignored.
-    heeding = f"import signal; signal.signal({ending.value}, signal.{usual}); "
-    reader = subscribed(broker, topic, capsys, before=heeding)
+    # The tests may run with the signal ignored, for example under `nohup`.
+    handling = f"import signal; signal.signal({ending.value}, signal.{usual}); "
+    reader = subscribed(broker, topic, capsys, before=handling)
     reader.send_signal(ending)
 
     assert (b"", b"") == reader.communicate(timeout=60)
@@ -256,10 +250,10 @@ def test_a_signal_ends_a_subscriber_without_a_word(
     assert 0 == subscriptions(broker, topic, capsys)
 
 
-def test_a_subscriber_in_the_background_of_a_script_takes_leave_too(
+def test_a_subscriber_in_the_background_of_a_script_unsubscribes_too(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There Ctrl-C is ignored, and SIGTERM is the only way to end it."""
+    """There SIGINT is ignored, so a script ends it with SIGTERM."""
     ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     reader = subscribed(broker, "background", capsys, before=ignoring)
     reader.send_signal(signal.SIGINT)
@@ -274,16 +268,16 @@ def test_a_subscriber_in_the_background_of_a_script_takes_leave_too(
     assert 0 == subscriptions(broker, "background", capsys)
 
 
-def test_on_a_terminal_a_subscriber_says_that_it_waits(broker: Broker) -> None:
-    """Silence would look as if it hung; in a pipe there is nobody to tell."""
+def test_a_subscriber_on_a_terminal_says_that_it_waits(broker: Broker) -> None:
+    """Without a line it would seem to hang."""
     words = ["subscribe", "quiet", "--url", broker.url()]
-    code, written = on_terminal(words, until=lambda said: "press Ctrl-C to stop" in said)
+    code, written = on_terminal(words, until=lambda output: "press Ctrl-C to stop" in output)
 
     assert 130 == code
     assert written.startswith("waiting for messages on quiet; press Ctrl-C to stop\r\n")
 
 
-def test_a_subscriber_tells_the_loss_once_and_that_it_is_connected_again(
+def test_a_subscriber_reports_a_lost_connection_once_and_the_reconnect(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """However many connections it has."""
@@ -304,10 +298,10 @@ def test_a_subscriber_tells_the_loss_once_and_that_it_is_connected_again(
     assert ("reconnected\n", b"x\n", b"") == (back, out, rest)
 
 
-def test_a_payload_that_is_left_out_is_no_empty_message(
+def test_a_missing_payload_is_not_an_empty_message(
     broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is what a pipe brings; at a terminal somebody has forgotten it. '' asks for one."""
+    """The command reads it from a pipe; at a terminal it is an error. '' is an empty one."""
     reader = subscribed(broker, "left-out", capsys, "--count", "2")
     stdin = io.TextIOWrapper(io.BytesIO(b"piped"))
     monkeypatch.setattr(sys, "stdin", stdin)
@@ -316,19 +310,19 @@ def test_a_payload_that_is_left_out_is_no_empty_message(
     assert (b"piped\n\n", b"") == reader.communicate(timeout=60)
     capsys.readouterr()
 
-    told = "error: PAYLOAD: is missing; give a text, '' for an empty message, or pipe it in\n"
-    assert 2 == main(["publish", "left-out", "--url", broker.url()])  # it is read to its end
-    assert ("", told) == capsys.readouterr()
+    error = "error: PAYLOAD: is missing; give a text, '' for an empty message, or pipe it in\n"
+    assert 2 == main(["publish", "left-out", "--url", broker.url()])  # the pipe is at its end
+    assert ("", error) == capsys.readouterr()
     monkeypatch.setattr(stdin, "isatty", lambda: True)
     assert 2 == main(["publish", "left-out", "--url", broker.url()])
-    assert ("", told) == capsys.readouterr()
+    assert ("", error) == capsys.readouterr()
 
 
 @pytest.mark.parametrize("strand", ["blip", "vibe", "qumbed"])
-def test_what_a_key_may_not_do_is_told_with_what_it_lacks(
+def test_a_refusal_names_the_permission_that_the_key_lacks(
     limited: Broker, capsys: pytest.CaptureFixture[str], strand: str
 ) -> None:
-    """The topic, and the setting that would allow it."""
+    """With the topic, and the setting that would allow it."""
     url = limited.strand_url(strand, LIMITED_KEY)
     assert 1 == main(["publish", "salaries", "1", "--url", url])
     publishing = capsys.readouterr().err
@@ -343,10 +337,10 @@ def test_what_a_key_may_not_do_is_told_with_what_it_lacks(
     assert 1 == publishing.count("\n") == subscribing.count("\n")
 
 
-def test_a_certificate_that_nobody_knows_is_told_with_the_options_for_it(
+def test_the_error_for_an_unknown_certificate_names_the_options(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The URL's, and the command's own."""
+    """Those of the URL and of the command."""
     url = broker.qumbed_url().partition("?")[0]
     assert 1 == main(["publish", "t", "x", "--url", url])
     line = capsys.readouterr().err

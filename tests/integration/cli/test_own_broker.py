@@ -1,4 +1,4 @@
-"""A broker of a command's own comes back to its port."""
+"""A command's own broker restarts on its port."""
 
 import asyncio
 import socket
@@ -11,8 +11,8 @@ from braidmq.cli.own_broker import BrokerProcess
 
 
 @pytest.mark.asyncio
-async def test_it_comes_back_to_a_port_that_somebody_had_for_a_moment(tmp_path: Path) -> None:
-    """A client that looks for it may have been given the port itself."""
+async def test_a_restart_retries_a_port_that_is_briefly_in_use(tmp_path: Path) -> None:
+    """The kernel may give the free port to a client that looks for the broker."""
     broker = BrokerProcess(tmp_path, listeners=["qumbed"])
     await broker.start()
     host, port = broker.addresses["qumbed"].split(":")
@@ -21,7 +21,7 @@ async def test_it_comes_back_to_a_port_that_somebody_had_for_a_moment(tmp_path: 
         taken.bind((host, int(port)))
         starting = asyncio.ensure_future(broker.start())
         log = tmp_path / "broker.log"
-        while "already in use" not in log.read_text():  # noqa: ASYNC110 - a process writes it
+        while "already in use" not in log.read_text():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(demo_broker.LOOK_S)
     await starting
 

@@ -1,4 +1,4 @@
-"""What a command says about how far it is, on a real terminal."""
+"""Progress of commands on a real terminal."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ BAR = "━"
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory of a broker that was killed: 8 MiB, all of it to be read again."""
+    """The data directory of a killed broker: 8 MiB, all of which recovery must read."""
     directory = tmp_path_factory.mktemp("log")
     with running(directory) as broker:
         subprocess.run(
@@ -31,8 +31,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["verify", "repair", "dump"])
-def test_looking_at_a_log_shows_how_far_it_is(command: str, log: Path) -> None:
-    """And the bar is gone when the answer comes."""
+def test_wal_commands_show_a_progress_bar(command: str, log: Path) -> None:
+    """The bar disappears once the result is printed."""
     words = ["wal", command, "--data-dir", str(log)]
     code, written = on_terminal(words)
 
@@ -42,7 +42,7 @@ def test_looking_at_a_log_shows_how_far_it_is(command: str, log: Path) -> None:
 
 @pytest.mark.parametrize("command", ["verify", "repair", "dump"])
 def test_in_a_pipe_there_is_no_bar(command: str, log: Path) -> None:
-    """Neither in the answer nor beside it."""
+    """Neither on stdout nor on stderr."""
     done = subprocess.run(
         [*BRAIDMQ, "wal", command, "--data-dir", str(log)], capture_output=True, check=True
     )
@@ -51,18 +51,18 @@ def test_in_a_pipe_there_is_no_bar(command: str, log: Path) -> None:
     assert BAR.encode() not in done.stdout
 
 
-def test_a_start_shows_how_far_recovery_is(log: Path) -> None:
-    """Until everything is read; then the log lines have the screen to themselves."""
+def test_a_start_shows_the_progress_of_recovery(log: Path) -> None:
+    """Until the log is read; after that there are only log lines."""
     listeners = [f"--{name}=off" for name in ("vibe", "qumbed", "flight", "http")]
     words = ["serve", "--dev", "--blip=127.0.0.1:0", "--data-dir", str(log), *listeners]
-    code, written = on_terminal(words, until=lambda said: "ready" in said)
+    code, written = on_terminal(words, until=lambda output: "ready" in output)
 
     assert (0, True) == (code, "reading the log" in written)
     assert BAR not in written[written.index("recovered") :]
 
 
-def test_colours_are_left_out_when_they_are_not_wanted(log: Path) -> None:
-    """NO_COLOR is for every command; a terminal without it has them."""
+def test_no_color_turns_colours_off(log: Path) -> None:
+    """Without NO_COLOR a terminal gets colours."""
     words = ["doctor", "--data-dir", str(log)]
     _, coloured = on_terminal(words)
     _, plain = on_terminal(words, environment={"NO_COLOR": "1"})
@@ -82,19 +82,19 @@ with telling(Path("tables/archive")) as tell:
 """
 
 
-def test_on_a_terminal_a_pipeline_has_a_bar_below_its_lines(
+def test_a_pipeline_on_a_terminal_has_a_bar_below_its_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the rows that it has had and those that are still to come; lines are no markup."""
+    """The bar shows processed and remaining rows; lines are not parsed as markup."""
     monkeypatch.setattr(terminals, "BRAIDMQ", [sys.executable, "-c", PIPELINE])
     code, written = on_terminal([])
 
     assert 0 == code
     assert "working" in written[: written.index("begins")], "no sign of life"
-    assert not re.search(r"\D0/\d", written), "a bar of nothing"
+    assert not re.search(r"\D0/\d", written), "an empty bar"
     assert BAR not in written[: written.index("begins")]
-    for said in ("archive: [red]begins", "archive: batch 0", "archive: batch 1", BAR, "30/100"):
-        assert said in written, said
+    for text in ("archive: [red]begins", "archive: batch 0", "archive: batch 1", BAR, "30/100"):
+        assert text in written, text
     first, last = written.index("starting Spark"), written.index("see tables/archive")
     assert first < written.index("begins") < written.index("batch 1") < last
 
@@ -105,16 +105,16 @@ from braidmq.cli.progress import telling
 with telling() as tell:
     kept = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # as a run does while Java starts
-    tell("archive: still told")
+    tell("archive: still visible")
     os.dup2(kept, 2)
 """
 
 
-def test_what_is_told_while_spark_has_stderr_is_on_the_terminal(
+def test_progress_reaches_the_terminal_while_spark_has_stderr(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else the sign of life would be in Spark's log."""
+    """Otherwise it would end up in Spark's log."""
     monkeypatch.setattr(terminals, "BRAIDMQ", [sys.executable, "-c", STARTING])
     code, written = on_terminal([])
 
-    assert (0, True) == (code, "archive: still told" in written)
+    assert (0, True) == (code, "archive: still visible" in written)

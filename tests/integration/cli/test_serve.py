@@ -11,7 +11,7 @@ from tests.integration.cli.brokers import running
 
 @pytest.mark.slow
 def test_a_broker_runs_from_ready_to_sigterm(tmp_path: Path) -> None:
-    """The ready file has the addresses, HTTP answers there, and the end is exit 0."""
+    """The ready file has the addresses, HTTP answers there, and the broker exits with 0."""
     with running(tmp_path) as broker:
         assert broker.addresses["vibe"] is None
         assert str(broker.process.pid) == str(broker.addresses["pid"])

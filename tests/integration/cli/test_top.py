@@ -1,4 +1,4 @@
-"""`braidmq top`, against a real broker, in a pipe and on a terminal."""
+"""`braidmq top` against a real broker, in a pipe and on a terminal."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def load(broker: Broker) -> Iterator[None]:
-    """Fifty messages a second, as long as the test runs."""
+    """Publish fifty messages a second while the test runs."""
     words = [
         "bench",
         "--rate",
@@ -46,7 +46,7 @@ def load(broker: Broker) -> Iterator[None]:
         process.kill()
 
 
-def looks(broker: Broker, *words: str) -> "subprocess.Popen[str]":
+def start_top(broker: Broker, *words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [*BRAIDMQ, "top", "--url", broker.http_url(), *words],
         stdout=subprocess.PIPE,
@@ -55,8 +55,8 @@ def looks(broker: Broker, *words: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_once_is_one_look(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a pipe as plain lines."""
+def test_once_prints_one_snapshot(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    """As plain lines in a pipe."""
     assert 0 == main(["top", "--once", "--url", broker.http_url()])
     lines = capsys.readouterr().out.splitlines()
 
@@ -65,8 +65,8 @@ def test_once_is_one_look(broker: Broker, capsys: pytest.CaptureFixture[str]) ->
     assert "orders\t\t7" in lines
 
 
-def test_once_on_a_terminal_is_a_table_that_stays(broker: Broker) -> None:
-    """No screen is taken, nothing is left to end, and no tabs are in it."""
+def test_once_on_a_terminal_prints_a_table_that_stays(broker: Broker) -> None:
+    """It does not take over the screen, wait for Ctrl-C or print tabs."""
     code, written = on_terminal(["top", "--once", "--url", broker.http_url()])
 
     assert 0 == code
@@ -76,11 +76,11 @@ def test_once_on_a_terminal_is_a_table_that_stays(broker: Broker) -> None:
         assert unwanted not in written, unwanted
 
 
-def test_as_json_each_look_is_a_line_and_rates_are_known_from_the_second_on(
+def test_json_has_a_line_per_snapshot_and_rates_from_the_second_on(
     broker: Broker, load: None
 ) -> None:
-    """The busiest topic is first, whatever the others hold."""
-    with looks(broker, "--json") as process:
+    """The busiest topic comes first, however many messages the others hold."""
+    with start_top(broker, "--json") as process:
         assert process.stdout is not None
         found = {}
         for _ in range(SECONDS_MAX):
@@ -88,18 +88,18 @@ def test_as_json_each_look_is_a_line_and_rates_are_known_from_the_second_on(
             if found["topics"][0]["name"] == "busy" and found["topics"][0]["rate"]:
                 break
         process.send_signal(signal.SIGINT)
-        rest, said = process.communicate(timeout=SECONDS_MAX)
+        rest, stderr = process.communicate(timeout=SECONDS_MAX)
 
     assert "busy" == found["topics"][0]["name"]
     assert found["numbers"]["in"]["blip"] > 0
     assert found["overview"]["ready"]
-    assert (0, "") == (process.returncode, said), rest
+    assert (0, "") == (process.returncode, stderr), rest
 
 
-def test_on_a_terminal_it_takes_the_screen_and_gives_it_back(broker: Broker) -> None:
-    """Until Ctrl-C, which is not an error."""
+def test_on_a_terminal_it_takes_over_the_screen_and_restores_it(broker: Broker) -> None:
+    """Ctrl-C is not an error."""
     words = ["top", "--url", broker.http_url()]
-    code, written = on_terminal(words, until=lambda said: "orders" in said)
+    code, written = on_terminal(words, until=lambda output: "orders" in output)
 
     assert 0 == code
     assert (
@@ -108,8 +108,8 @@ def test_on_a_terminal_it_takes_the_screen_and_gives_it_back(broker: Broker) -> 
     assert "Traceback" not in written
 
 
-def test_on_a_terminal_a_broker_that_goes_is_waited_for(tmp_path: Path) -> None:
-    """Whoever watches a restart sees the end of one broker and the beginning of the next."""
+def test_on_a_terminal_it_waits_for_a_restart(tmp_path: Path) -> None:
+    """It shows that the broker is gone, and later the next one."""
     with ExitStack() as stack:
         first = stack.enter_context(running(tmp_path))
         again = ("--http", str(first.addresses["http"]))
@@ -125,10 +125,10 @@ def test_on_a_terminal_a_broker_that_goes_is_waited_for(tmp_path: Path) -> None:
         ]
         seen = 0
 
-        def follow(said: str) -> bool:
+        def follow(output: str) -> bool:
             nonlocal seen
-            if steps and steps[0][0] in said[seen:]:
-                seen = len(said)
+            if steps and steps[0][0] in output[seen:]:
+                seen = len(output)
                 steps.pop(0)[1]()
             return not steps
 
@@ -138,18 +138,21 @@ def test_on_a_terminal_a_broker_that_goes_is_waited_for(tmp_path: Path) -> None:
     assert "Traceback" not in written
 
 
-def test_a_broker_that_goes_ends_it_with_one_line(
+def test_in_a_pipe_it_ends_with_the_broker(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """And an exit code that a script sees."""
-    with running(tmp_path_factory.mktemp("gone")) as broker, looks(broker, "--json") as process:
+    """With one line on stderr and an exit code for scripts."""
+    with (
+        running(tmp_path_factory.mktemp("gone")) as broker,
+        start_top(broker, "--json") as process,
+    ):
         assert process.stdout is not None
         process.stdout.readline()
         broker.stop()
-        _, said = process.communicate(timeout=SECONDS_MAX)
+        _, stderr = process.communicate(timeout=SECONDS_MAX)
 
-    assert (1, 1) == (process.returncode, said.count("\n"))
-    assert said.startswith("error: ")
+    assert (1, 1) == (process.returncode, stderr.count("\n"))
+    assert stderr.startswith("error: ")
 
 
 REFUSED = {
@@ -160,12 +163,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("words", "expected"), REFUSED.items())
-def test_what_cannot_be_watched_is_one_line(
+def test_a_broker_that_cannot_be_watched_is_reported_in_one_line(
     broker: Broker, words: str, expected: tuple[int, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a hint."""
-    told = words.format(http=broker.addresses["http"]).split()
-    assert expected[0] == main(["top", "--once", *told])
-    said = capsys.readouterr().err
-    assert expected[1] in said
-    assert 1 == said.count("\n")
+    """With a hint on how to fix it."""
+    options = words.format(http=broker.addresses["http"]).split()
+    assert expected[0] == main(["top", "--once", *options])
+    error = capsys.readouterr().err
+    assert expected[1] in error
+    assert 1 == error.count("\n")

@@ -1,4 +1,4 @@
-"""A real broker on a thread of its own, for tests that ask it over HTTP and block meanwhile."""
+"""A real broker on its own thread, for blocking tests that call it over HTTP."""
 
 import asyncio
 import http.client
@@ -15,19 +15,19 @@ PATIENCE_S = 20.0
 
 
 class Answer:
-    """What came back."""
+    """A response, read to its end."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self.status = response.status
         self.headers = {name.lower(): value for name, value in response.getheaders()}
         self.data = response.read()
 
-    def json(self) -> Any:  # noqa: ANN401 - JSON is whatever it is
+    def json(self) -> Any:  # noqa: ANN401 - any JSON
         return json.loads(self.data)
 
 
 class Served:
-    """A broker, its address, and a way to ask it."""
+    """A broker, its address, and a way to send it requests."""
 
     def __init__(self, broker: RunningBroker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker = broker
@@ -61,7 +61,7 @@ class Served:
         return offset
 
     def run(self, work: Any) -> Any:  # noqa: ANN401 - a coroutine of any kind
-        """Run a coroutine where the broker runs."""
+        """Run a coroutine on the broker's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
 

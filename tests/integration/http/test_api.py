@@ -1,4 +1,4 @@
-"""The HTTP API of a real broker, asked over real sockets."""
+"""The HTTP API of a real broker, over real sockets."""
 
 import http.client
 import json
@@ -31,8 +31,8 @@ def broker() -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_message_is_found_under_any_name(broker: Served, name: str) -> None:
-    """Published, listed, browsed and shown, whatever the name is made of."""
+def test_any_topic_name_works(broker: Served, name: str) -> None:
+    """A message can be published, listed, browsed and shown, whatever its topic's name."""
     offset = broker.publish(name, {"n": 1})
     path = f"/api/topics/{quote(name, safe='')}"
     page = broker.ask("GET", f"{path}/messages?order=desc&limit=1").json()
@@ -44,8 +44,8 @@ def test_a_message_is_found_under_any_name(broker: Served, name: str) -> None:
     assert name in [topic["name"] for topic in listed["topics"]]
 
 
-def test_a_topic_that_cannot_be_is_refused(broker: Served) -> None:
-    """65,535 bytes are the longest."""
+def test_a_topic_name_that_is_too_long_is_refused(broker: Served) -> None:
+    """The limit is 65,535 bytes."""
     answer = broker.ask("POST", f"/api/topics/{65_536 * 'x'}/messages", {"payload": 1})
 
     assert (400, {"error": "a topic has at most 65535 bytes of UTF-8"}) == (
@@ -54,8 +54,8 @@ def test_a_topic_that_cannot_be_is_refused(broker: Served) -> None:
     )
 
 
-def test_a_large_message_goes_both_ways(broker: Served) -> None:
-    """Cut in a page, whole by itself."""
+def test_a_large_message_round_trips(broker: Served) -> None:
+    """A page of messages truncates it; requested by its offset, it is complete."""
     text = 3_000_000 * "x"
     offset = broker.publish("large", text)
     (cut,) = broker.ask("GET", "/api/topics/large/messages").json()["messages"]
@@ -65,8 +65,8 @@ def test_a_large_message_goes_both_ways(broker: Served) -> None:
     assert (False, text) == (whole["truncated"], whole["payload"])
 
 
-def test_numbers_move_while_messages_do(broker: Served) -> None:
-    """`history` at once, then `numbers`, in which a message that is published is seen."""
+def test_the_event_stream_shows_a_publish(broker: Served) -> None:
+    """It sends `history` at once, then `numbers`, which count the message."""
     connection = http.client.HTTPConnection(broker.host, broker.port, timeout=PATIENCE_S)
     headers = {"Authorization": "Bearer dev-key"}
     connection.request("GET", "/api/events", headers=headers)
@@ -86,8 +86,8 @@ def test_numbers_move_while_messages_do(broker: Served) -> None:
     assert seen > 0
 
 
-def test_metrics_are_what_prometheus_reads(broker: Served) -> None:
-    """Every family that was promised is there, and counts what happened."""
+def test_prometheus_can_read_the_metrics(broker: Served) -> None:
+    """Every documented family is there, and counts the publish."""
     broker.publish("counted", 1)
     text = broker.ask("GET", "/metrics", key=None).data.decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -120,8 +120,8 @@ def test_metrics_are_what_prometheus_reads(broker: Served) -> None:
     assert all(family.documentation for family in families.values())
 
 
-def test_a_letter_goes_back_from_where_it_is_seen(broker: Served) -> None:
-    """Rejected on Vibe, shown with its payload, sent back by its offset, delivered again."""
+def test_a_dead_letter_can_be_replayed_from_the_listing(broker: Served) -> None:
+    """Rejected on Vibe, listed with its payload, replayed by its offset, delivered again."""
 
     async def reject() -> None:
         async with braidmq.connect(broker.broker.url("vibe")) as client:
@@ -152,10 +152,8 @@ def test_a_letter_goes_back_from_where_it_is_seen(broker: Served) -> None:
         b"POST /api/topics/x/messages HTTP/1.1",
     ],
 )
-def test_odd_requests_get_an_answer_that_is_no_failure(
-    broker: Served, request_line: bytes
-) -> None:
-    """4xx, whatever is in the request line."""
+def test_odd_requests_get_a_4xx(broker: Served, request_line: bytes) -> None:
+    """Whatever the request line holds, it is the client's error, not the server's."""
     with socket.create_connection((broker.host, broker.port), timeout=PATIENCE_S) as peer:
         peer.sendall(
             request_line

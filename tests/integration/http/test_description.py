@@ -1,4 +1,4 @@
-"""HTTP against its own description: whatever is sent, the answer is one that was described."""
+"""The HTTP API against its OpenAPI description: every response conforms to it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,9 +29,9 @@ REFUSALS = {
     "after must be the `next` of a page with the same sort": "it is opaque",
     "deadLetterQueueName: is the queue itself": "no schema compares two values",
 }
-"""Refusals of what fits the description, and why it cannot say so.
+"""Refusals of requests that fit the description, and why it cannot express them.
 
-Besides these, what is not there (404) or is there already, otherwise (409), may be refused.
+Apart from these, a request may fail because something is missing (404) or conflicts (409).
 """
 BOUNDED = settings(
     max_examples=15,
@@ -56,25 +56,25 @@ def fitting_data_acceptance(
     response: schemathesis.Response,
     case: schemathesis.Case[Any],
 ) -> bool | None:
-    """What fits the description is taken, but for REFUSALS."""
+    """The broker accepts what fits the description, except for REFUSALS."""
     if 400 == response.status_code:
         given = case.body.values() if isinstance(case.body, dict) else []
-        # A schema takes 1.0 for an integer, and the broker does not.
+        # To a JSON schema 1.0 is an integer; to the broker it is not.
         if response.json()["error"] in REFUSALS or float in map(type, given):
             return None
-    taken: bool | None = checks.positive_data_acceptance(ctx, response, case)
-    return taken
+    accepted: bool | None = checks.positive_data_acceptance(ctx, response, case)
+    return accepted
 
 
-# The description depends on nothing that runs, so that there is a test for each operation.
+# The description needs no running broker, so there can be one test for each operation.
 DESCRIBED = describe(
     endpoints_of(World(recovered=False).status, loopback=True), braidmq.__version__
 )
 schema = schemathesis.openapi.from_dict(DESCRIBED).exclude(path=ENDLESS)
 
 
-def test_what_is_served_is_what_is_tested(broker: Served) -> None:
-    """The description of a running broker is that of the code."""
+def test_the_served_description_is_the_tested_one(broker: Served) -> None:
+    """A running broker serves the description that the code generates."""
     answer = broker.ask("GET", "/api/openapi.json", key=None)
 
     assert (200, DESCRIBED) == (answer.status, answer.json())
@@ -83,10 +83,10 @@ def test_what_is_served_is_what_is_tested(broker: Served) -> None:
 @pytest.mark.slow
 @schema.parametrize()
 @BOUNDED
-def test_every_answer_is_one_that_was_described(
+def test_every_response_conforms_to_the_description(
     case: schemathesis.Case[Any], broker: Served
 ) -> None:
-    """Statuses, media types and bodies, for what fits the description and what does not."""
+    """Statuses, media types and bodies, for valid and for invalid requests."""
     headers = {"Authorization": "Bearer dev-key"}
     case.call_and_validate(
         base_url=broker.url, headers=headers, checks=[*CHECKS, fitting_data_acceptance]

@@ -1,4 +1,4 @@
-"""Readiness while the broker starts, asked of the real daemon over HTTP."""
+"""Readiness while the broker starts, from the real daemon over HTTP."""
 
 import asyncio
 import http.client
@@ -24,7 +24,7 @@ FREE_PORTS: Final = {
 
 
 class Gate:
-    """Holds back whoever comes through until it is opened."""
+    """Blocks the recovery that reports to it until the test opens it."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -35,11 +35,11 @@ class Gate:
         assert self.opened.wait(PATIENCE_S)
 
 
-def asking(daemon: Daemon) -> Callable[[str], tuple[int, bytes]]:
-    """Return what asks the daemon for a path, and gives the status and the body."""
+def getter(daemon: Daemon) -> Callable[[str], tuple[int, bytes]]:
+    """Return a function that requests a path and returns the status and the body."""
     host, _, port = str(daemon.addresses["http"]).rpartition(":")
 
-    def ask(path: str) -> tuple[int, bytes]:
+    def get(path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
         try:
             connection.request("GET", path)
@@ -48,12 +48,12 @@ def asking(daemon: Daemon) -> Callable[[str], tuple[int, bytes]]:
         finally:
             connection.close()
 
-    return ask
+    return get
 
 
 @pytest.mark.asyncio
-async def test_it_is_not_ready_until_the_log_is_recovered(tmp_path: Path) -> None:
-    """Meanwhile it is alive: who restarts what is not alive must leave it in peace."""
+async def test_the_broker_is_not_ready_until_the_log_is_recovered(tmp_path: Path) -> None:
+    """It is alive meanwhile, so that a supervisor does not restart it."""
     clock, gate = FakeClock(), Gate()
     async with running_broker(data_dir=tmp_path, clock=clock) as broker:
         await publish(broker, "orders", b"kept")
@@ -62,12 +62,12 @@ async def test_it_is_not_ready_until_the_log_is_recovered(tmp_path: Path) -> Non
     starting = asyncio.create_task(daemon.start())
     try:
         assert await asyncio.to_thread(gate.reached.wait, PATIENCE_S)
-        ask = asking(daemon)
-        not_ready = await asyncio.to_thread(ask, "/readyz")
-        alive = [(await asyncio.to_thread(ask, path))[0] for path in ALIVE]
+        get = getter(daemon)
+        not_ready = await asyncio.to_thread(get, "/readyz")
+        alive = [(await asyncio.to_thread(get, path))[0] for path in ALIVE]
         gate.opened.set()
         await starting
-        ready = await asyncio.to_thread(ask, "/readyz")
+        ready = await asyncio.to_thread(get, "/readyz")
     finally:
         gate.opened.set()
         await asyncio.gather(starting, return_exceptions=True)

@@ -1,40 +1,14 @@
-"""What the tests of the Qumbed strand share: a broker, and a connection to it."""
+"""Fixtures of the Qumbed strand's tests."""
 
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
-import pytest
 import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
-from braidmq.wal.disk import DiskFile
-from tests.integration.blip.peer import broker_at
 from tests.integration.qumbed.peer import Peer, connected
-
-
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
 
 
 @pytest_asyncio.fixture
 async def peer(broker: RunningBroker) -> AsyncIterator[Peer]:
     async with connected(broker) as found:
         yield found
-
-
-@pytest.fixture
-def may_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The log's syncs wait while this is cleared."""
-    event = threading.Event()
-    event.set()
-    really = DiskFile.fdatasync
-
-    def fdatasync(file: DiskFile) -> None:
-        assert event.wait(15)
-        really(file)
-
-    monkeypatch.setattr(DiskFile, "fdatasync", fdatasync)
-    yield event
-    event.set()

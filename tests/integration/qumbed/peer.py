@@ -1,8 +1,8 @@
 """A Qumbed peer for tests: raw frames on the streams of a real QUIC connection.
 
-The connection is aioquic's own, and nothing of the broker's codec is used, so that a mistake
-there does not hide itself here. What comes back must be compact JSON, key by key as the page
-says. Silence is proven by a Discovery: whatever should have come before its answer has come.
+The connection is aioquic's own and shares no code with the broker's codec, so that a bug there
+cannot hide here. Every reply must be compact JSON. A Discovery proves silence: any frame due
+before its answer has arrived by then.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def key_id(key: PrivateKey) -> bytes:
 
 
 def b64(data: bytes) -> str | None:
-    """Return bytes as frames have them; none at all are null."""
+    """Encode bytes as frames carry them; an empty value is null."""
     return base64.b64encode(data).decode() if data else None
 
 
@@ -66,7 +66,7 @@ def unb64(text: str | None) -> bytes:
 
 
 def raw(payload: bytes) -> bytes:
-    """Return a frame around any bytes."""
+    """Return a frame with any bytes as its body."""
     return struct.pack(">I", len(payload)) + payload
 
 
@@ -116,9 +116,9 @@ def _frame(kind: int, name: str, body: Json, frame_id: str, key: str) -> bytes:
 
 
 def ack(message_id: str = "", delivered: int | None = None) -> Json:
-    """Return what an Ack looks like."""
-    told = {} if delivered is None else {"delivered": delivered}
-    return {"t": ACK, "a": {"message_id": message_id, "ok": True, **told}}
+    """Return the Ack that a peer expects."""
+    count = {} if delivered is None else {"delivered": delivered}
+    return {"t": ACK, "a": {"message_id": message_id, "ok": True, **count}}
 
 
 def sealed(payload: bytes, sender: PrivateKey, recipient: PrivateKey) -> bytes:
@@ -133,14 +133,14 @@ def opened(message: Json, recipient: PrivateKey) -> bytes:
 
 
 def core(running: RunningBroker) -> Broker:
-    """Return the broker inside, to look at it."""
+    """Return the broker's core, for tests that inspect it."""
     engine = running.daemon.status.engine
     assert engine is not None
     return engine.broker
 
 
 class Stream:
-    """One stream; it reads all the time."""
+    """One stream, which reads all the time."""
 
     def __init__(self, peer: "Peer", stream_id: int) -> None:
         self._peer = peer
@@ -148,24 +148,24 @@ class Stream:
         self.buffer = bytearray()
         self.is_ended = False  # by the broker's FIN
         self.is_reset = False
-        self._aside: list[Json] = []  # Messages that came before an answer
+        self._aside: list[Json] = []  # Messages that arrived before an answer
 
     def send(self, *frames: bytes) -> None:
         """Send frames, or any bytes, in one piece."""
-        self._peer.say(self.id, b"".join(frames))
+        self._peer.send_on(self.id, b"".join(frames))
 
     def finish(self, *frames: bytes) -> None:
-        """Send frames and then no more, but go on reading."""
-        self._peer.say(self.id, b"".join(frames), ends=True)
+        """Send frames and then a FIN, but keep reading."""
+        self._peer.send_on(self.id, b"".join(frames), ends=True)
 
     def reset(self) -> None:
-        """Break the stream off in both directions."""
+        """Reset the stream in both directions."""
         self._peer.quic.reset_stream(self.id, 0)
         self._peer.quic.stop_stream(self.id, 0)
         self._peer.transmit()
 
     async def next(self) -> Json:
-        """Return the next frame, or one that came before an answer."""
+        """Return the next frame; Messages that were set aside come first."""
         return self._aside.pop(0) if self._aside else await self._read()
 
     async def _read(self) -> Json:
@@ -174,7 +174,7 @@ class Stream:
             while len(buffer) < 4 or len(buffer) < 4 + int.from_bytes(buffer[:4], "big"):
                 assert not self.is_ended, f"ended after {bytes(buffer)!r}"
                 assert not self._peer.is_closed, f"closed after {bytes(buffer)!r}"
-                await self._peer.news()
+                await self._peer.changed()
         size = 4 + int.from_bytes(buffer[:4], "big")
         text = bytes(buffer[4:size])
         del buffer[:size]
@@ -186,7 +186,7 @@ class Stream:
         return value
 
     async def answer(self) -> Json:
-        """Return the next frame that is no Message; those before it are put aside."""
+        """Return the next frame that is not a Message, and set earlier Messages aside."""
         while (found := await self._read())["t"] == MESSAGE:
             self._aside.append(found)
         return found
@@ -196,29 +196,29 @@ class Stream:
         return await self.answer()
 
     async def expect(self, *frames: Json) -> None:
-        """See that exactly these frames come next."""
+        """Assert that exactly these frames arrive next."""
         for wanted in frames:
             assert wanted == await self.next()
 
     async def expect_error(self, code: str, frame_id: str = "") -> str:
-        """See that an Error comes next; return its text."""
+        """Assert that an Error arrives next; return its text."""
         found = await self.next()
         assert ERROR == found["t"], found
-        told = {"id": frame_id} if frame_id else {}
-        assert {"code": code, "message": found["e"]["message"], **told} == found["e"]
+        named = {"id": frame_id} if frame_id else {}
+        assert {"code": code, "message": found["e"]["message"], **named} == found["e"]
         text = found["e"]["message"]
         assert isinstance(text, str)
         assert 0 < len(text) <= 200
         return text
 
     async def expect_end(self) -> None:
-        """See that the broker ends the stream, and says nothing more on it."""
+        """Assert that the broker ends the stream and sends nothing more on it."""
         await until(lambda: self.is_ended)
 
         assert b"" == bytes(self.buffer)
 
     async def expect_silence(self) -> None:
-        """See that nothing comes, now or when the broker has done all that it had to do."""
+        """Assert that nothing arrives, now or once the broker has no work left."""
         assert DISCOVERY == (await self.ask(discovery()))["t"]
         await until(self._peer.is_broker_quiet)
         assert DISCOVERY == (await self.ask(discovery()))["t"]
@@ -230,7 +230,7 @@ class Stream:
     async def subscribe(self, topic: str, key: PrivateKey, schema: str = "") -> None:
         assert ack() == await self.ask(subscribe(topic, public(key), schema))
 
-    async def publish(self, topic: str, payload: bytes, schema: str = "", **more: Any) -> Json:  # noqa: ANN401 - as publish above
+    async def publish(self, topic: str, payload: bytes, schema: str = "", **more: Any) -> Json:  # noqa: ANN401 - passed on to publish
         """Publish, and return the Ack's object."""
         found = await self.ask(publish(topic, payload, schema, **more))
         assert ACK == found["t"], found
@@ -253,17 +253,17 @@ class Peer(QuicConnectionProtocol):
         self.running: RunningBroker | None = None
         self.streams: dict[int, Stream] = {}
         self.is_closed = False
-        self.is_out_of_reach = False  # nothing that is sent to it arrives
+        self.is_out_of_reach = False  # no datagram reaches it
         self.close_code = -1
         self.close_reason = ""
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def quic(self) -> QuicConnection:
         return self._quic
 
     async def wait_closed(self) -> None:
-        """Leave at once: the close was sent, and draining would take three round trips."""
+        """Return at once: the close was sent, and draining would take three round trips."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -282,34 +282,34 @@ class Peer(QuicConnectionProtocol):
             self.is_closed = True
             self.close_code = event.error_code
             self.close_reason = event.reason_phrase
-        self._news.set()
+        self._changed.set()
 
-    async def news(self) -> None:
-        """Wait until something happens."""
-        self._news.clear()
-        await self._news.wait()
+    async def changed(self) -> None:
+        """Wait for the next event of the connection."""
+        self._changed.clear()
+        await self._changed.wait()
 
     def is_broker_quiet(self) -> bool:
-        """Say whether the broker waits for nothing of its own: no commit, and no read."""
+        """Return whether the broker has no commit and no read of the log under way."""
         assert self.running is not None
         engine = self.running.daemon.status.engine
         assert engine is not None
         followers = engine.broker.followers.by_id.values()
         return engine.is_committed() and not any(one.reading for one in followers)
 
-    def say(self, stream_id: int, data: bytes, *, ends: bool = False) -> None:
+    def send_on(self, stream_id: int, data: bytes, *, ends: bool = False) -> None:
         self.quic.send_stream_data(stream_id, data, end_stream=ends)
         self.transmit()
 
     def open(self) -> Stream:
-        """Return a new stream; the broker knows of it when it has said something."""
+        """Open a stream; the broker learns of it with the first bytes."""
         stream_id = self.quic.get_next_available_stream_id()
         self.quic.send_stream_data(stream_id, b"")
         stream = self.streams[stream_id] = Stream(self, stream_id)
         return stream
 
     async def expect_close(self) -> None:
-        """See that the broker closes the connection."""
+        """Assert that the broker closes the connection."""
         await until(lambda: self.is_closed)
 
 
@@ -317,7 +317,7 @@ class Peer(QuicConnectionProtocol):
 async def connected(
     running: RunningBroker, *, port: int = 0, identity: tuple[Path, Path] | None = None
 ) -> AsyncIterator[Peer]:
-    """Connect for a while; *identity* is a certificate with its key."""
+    """Connect; *identity* is a client certificate with its key."""
     settings = QuicConfiguration(alpn_protocols=["qumbed/1"], verify_mode=ssl.CERT_NONE)
     if identity is not None:
         settings.load_cert_chain(*identity)

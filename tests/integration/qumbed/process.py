@@ -1,4 +1,4 @@
-"""The broker as a process of its own: its Qumbed peers, and its memory as the kernel has it."""
+"""Helpers for a broker in its own process: Qumbed peers, and a view of its memory."""
 
 import os
 import ssl
@@ -14,9 +14,9 @@ from tests.integration.qumbed.peer import Peer
 from tests.integration.served import Served
 
 MIB: Final = 1024 * 1024
-_AT_ONCE_BYTES: Final = 16 * MIB
+_CHUNK_BYTES: Final = 16 * MIB
 _OVERLAP_BYTES: Final = 4_096
-"""More than anything that is looked for, so that a cut hides nothing."""
+"""Longer than any needle, so that no chunk boundary hides one."""
 
 
 def address(broker: Served, listener: str) -> tuple[str, int]:
@@ -26,7 +26,7 @@ def address(broker: Served, listener: str) -> tuple[str, int]:
 
 @asynccontextmanager
 async def joined(broker: Served) -> AsyncIterator[Peer]:
-    """Connect for a while, with a peer that reads all the time."""
+    """Connect a peer that reads all the time."""
     settings = QuicConfiguration(alpn_protocols=["qumbed/1"], verify_mode=ssl.CERT_NONE)
     host, port = address(broker, "qumbed")
     async with connect(host, port, configuration=settings, create_protocol=Peer) as peer:
@@ -35,16 +35,16 @@ async def joined(broker: Served) -> AsyncIterator[Peer]:
 
 
 def rss_bytes(pid: int) -> int:
-    """Return how much memory the process has in use."""
+    """Return the resident memory of the process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_of(pid: int) -> Iterator[bytes]:
-    """Return everything that the process can read, in pieces that overlap.
+    """Yield all the memory that the process can read, in overlapping chunks.
 
     Raises:
-        OSError: The kernel does not let us.
+        OSError: The kernel does not permit it.
     """
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
@@ -54,6 +54,6 @@ def memory_of(pid: int) -> Iterator[bytes]:
                 continue
             at, end = (int(number, 16) for number in span.split("-"))
             while at < end:
-                with suppress(OSError):  # it was given back meanwhile, or is a device's
-                    yield os.pread(memory.fileno(), min(_AT_ONCE_BYTES, end - at), at)
-                at += _AT_ONCE_BYTES - _OVERLAP_BYTES
+                with suppress(OSError):  # freed in the meantime, or a device's
+                    yield os.pread(memory.fileno(), min(_CHUNK_BYTES, end - at), at)
+                at += _CHUNK_BYTES - _OVERLAP_BYTES

@@ -1,4 +1,4 @@
-"""Who may come in, and what they may do: none, key and mtls, on one stream and on several."""
+"""Authentication (none, key and mtls) and permissions, on one stream and on several."""
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -34,12 +34,12 @@ KEYS: Final = {
 }
 
 
-def asking_for_keys() -> AbstractAsyncContextManager[RunningBroker]:
+def broker_with_keys() -> AbstractAsyncContextManager[RunningBroker]:
     return broker_at(qumbed={"auth": "key"}, auth=KEYS)
 
 
-async def test_on_loopback_nobody_is_asked(peer: Peer) -> None:
-    """qumbed.auth = "none", the default; a key that is given is not looked at."""
+async def test_no_key_is_needed_on_loopback(peer: Peer) -> None:
+    """qumbed.auth = "none" is the default; the broker ignores any key."""
     stream = peer.open()
 
     assert ack("1", 0) == await stream.ask(publish("t", b"1"))
@@ -47,8 +47,8 @@ async def test_on_loopback_nobody_is_asked(peer: Peer) -> None:
 
 
 async def test_a_key_on_the_first_frame_is_enough() -> None:
-    """`k` on each stream's first frame; what other frames say there is not looked at."""
-    async with asking_for_keys() as broker, connected(broker) as peer:
+    """`k` on each stream's first frame; the broker ignores it on later ones."""
+    async with broker_with_keys() as broker, connected(broker) as peer:
         one, two = peer.open(), peer.open()
         assert ack() == await one.ask(subscribe("t", public(ALICE), key="good-key"))
         assert ack("1", 1) == await one.ask(publish("t", b"1"))
@@ -60,9 +60,9 @@ async def test_a_key_on_the_first_frame_is_enough() -> None:
         ]
 
 
-async def test_dev_key_is_accepted_in_development() -> None:
-    """Besides the configured ones."""
-    async with asking_for_keys() as broker, connected(broker) as peer:
+async def test_the_dev_key_is_accepted_in_development() -> None:
+    """As well as the configured keys."""
+    async with broker_with_keys() as broker, connected(broker) as peer:
         assert ack("1", 0) == await peer.open().ask(publish("t", b"1", key="dev-key"))
 
 
@@ -78,9 +78,9 @@ async def test_dev_key_is_accepted_in_development() -> None:
     ids=["publish", "subscribe", "unsubscribe", "discovery"],
 )
 async def test_a_wrong_key_closes_the_connection(request_of: object, key: str) -> None:
-    """UNAUTHORIZED, then the connection closes; nothing behind it is looked at."""
+    """After the UNAUTHORIZED; the broker handles none of the frames behind it."""
     assert callable(request_of)
-    async with asking_for_keys() as broker, connected(broker) as peer:
+    async with broker_with_keys() as broker, connected(broker) as peer:
         stream = peer.open()
         stream.send(request_of(key), publish("t", b"1", key="good-key"))
         await stream.expect_error("UNAUTHORIZED", "x")
@@ -94,10 +94,10 @@ async def test_a_wrong_key_closes_the_connection(request_of: object, key: str) -
         await until(lambda: refused == {"unauthenticated": 1})
 
 
-async def test_one_wrong_stream_closes_those_that_were_right() -> None:
-    """The connection is one peer's; what it was answered before, it was answered."""
+async def test_a_wrong_key_on_one_stream_closes_all_streams_of_the_connection() -> None:
+    """Publishes that were acknowledged before stay; other connections continue."""
     async with (
-        asking_for_keys() as broker,
+        broker_with_keys() as broker,
         connected(broker) as peer,
         connected(broker) as other,
     ):
@@ -111,9 +111,9 @@ async def test_one_wrong_stream_closes_those_that_were_right() -> None:
         assert "3" == (await stays.publish("t", b"3"))["message_id"]
 
 
-async def test_a_bad_first_frame_is_a_bad_frame() -> None:
-    """What cannot be read holds no key: BAD_FRAME, and its stream closes."""
-    async with asking_for_keys() as broker, connected(broker) as peer:
+async def test_a_malformed_first_frame_closes_only_its_stream() -> None:
+    """It is a BAD_FRAME, not a wrong key."""
+    async with broker_with_keys() as broker, connected(broker) as peer:
         stream = peer.open()
         stream.send(raw(b"{"))
         await stream.expect_error("BAD_FRAME")
@@ -122,9 +122,9 @@ async def test_a_bad_first_frame_is_a_bad_frame() -> None:
         assert ack("1", 0) == await peer.open().ask(publish("t", b"1", key="good-key"))
 
 
-async def test_what_is_not_allowed_is_refused_and_the_stream_stays() -> None:
-    """UNAUTHORIZED for a topic that the key may not use; the connection goes on."""
-    async with asking_for_keys() as broker, connected(broker) as peer:
+async def test_a_forbidden_topic_is_refused_and_the_stream_stays_open() -> None:
+    """UNAUTHORIZED for a topic that the key may not use; the connection stays open."""
+    async with broker_with_keys() as broker, connected(broker) as peer:
         one, two = peer.open(), peer.open()
         one.send(publish("closed", b"1", frame_id="x", key="some-key"))
         await one.expect_error("UNAUTHORIZED", "x")
@@ -139,7 +139,7 @@ async def test_what_is_not_allowed_is_refused_and_the_stream_stays() -> None:
 
 
 class Authority:
-    """A CA, and certificates of it as files."""
+    """A certificate authority that issues certificates as files."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -148,7 +148,7 @@ class Authority:
         self._ca.cert_pem.write_to_path(self.file)
 
     def identity(self, name: str) -> tuple[Path, Path]:
-        """Return a certificate for a common name, and its key."""
+        """Return a certificate with that common name, and its key."""
         made = self._ca.issue_cert("client.example", common_name=name)
         chain, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         chain.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
@@ -156,7 +156,7 @@ class Authority:
         return chain, key
 
 
-def asking_for_certificates(
+def broker_with_mtls(
     authority: Authority,
 ) -> AbstractAsyncContextManager[RunningBroker]:
     return broker_at(
@@ -165,7 +165,7 @@ def asking_for_certificates(
     )
 
 
-async def _refused(broker: RunningBroker, peer: Peer) -> None:
+async def _assert_refused(broker: RunningBroker, peer: Peer) -> None:
     stream = peer.open()
     stream.send(publish("open.a", b"1", frame_id="x", key="good-key"))
     await stream.expect_error("UNAUTHORIZED", "x")
@@ -175,10 +175,10 @@ async def _refused(broker: RunningBroker, peer: Peer) -> None:
 
 
 async def test_a_certificate_names_the_principal(tmp_path: Path) -> None:
-    """mtls: the key entry whose name is the common name; its permissions hold, no key is."""
+    """mtls: the common name selects the key entry, whose permissions apply."""
     authority = Authority(tmp_path)
     async with (
-        asking_for_certificates(authority) as broker,
+        broker_with_mtls(authority) as broker,
         connected(broker, identity=authority.identity("ada")) as peer,
     ):
         for number in (1, 2):
@@ -188,42 +188,42 @@ async def test_a_certificate_names_the_principal(tmp_path: Path) -> None:
             await stream.expect_error("UNAUTHORIZED")
 
 
-async def test_no_certificate_is_not_let_in(tmp_path: Path) -> None:
-    """Not even with a key."""
+async def test_a_connection_without_a_certificate_is_refused(tmp_path: Path) -> None:
+    """Even with a valid key."""
     authority = Authority(tmp_path)
     async with (
-        asking_for_certificates(authority) as broker,
+        broker_with_mtls(authority) as broker,
         connected(broker) as peer,
     ):
-        await _refused(broker, peer)
+        await _assert_refused(broker, peer)
 
 
-async def test_a_certificate_of_nobody_is_not_let_in(tmp_path: Path) -> None:
-    """A name that no key has."""
+async def test_a_certificate_with_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    """No key entry has that name."""
     authority = Authority(tmp_path)
     async with (
-        asking_for_certificates(authority) as broker,
+        broker_with_mtls(authority) as broker,
         connected(broker, identity=authority.identity("bob")) as peer,
     ):
-        await _refused(broker, peer)
+        await _assert_refused(broker, peer)
 
 
-async def test_a_certificate_of_a_stranger_is_not_let_in(tmp_path: Path) -> None:
-    """The right name, but tls_ca does not vouch for it."""
+async def test_a_certificate_of_an_untrusted_authority_is_refused(tmp_path: Path) -> None:
+    """It has the right name, but tls_ca did not issue it."""
     authority = Authority(tmp_path)
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     async with (
-        asking_for_certificates(authority) as broker,
+        broker_with_mtls(authority) as broker,
         connected(broker, identity=other.identity("ada")) as peer,
     ):
-        await _refused(broker, peer)
+        await _assert_refused(broker, peer)
 
 
-async def test_our_own_client_shows_its_certificate(tmp_path: Path) -> None:
-    """`certificate=`: it is let in as the one it names, and without one it is told."""
+async def test_our_client_presents_its_certificate(tmp_path: Path) -> None:
+    """`certificate=` authenticates it; without one the broker refuses the connection."""
     authority = Authority(tmp_path)
-    async with asking_for_certificates(authority) as broker:
+    async with broker_with_mtls(authority) as broker:
         url = broker.url("qumbed")
         mine = authority.identity("ada")
         async with braidmq.connect(url, certificate=mine) as client:

@@ -1,7 +1,7 @@
-"""A bad network between peers and broker: a tenth lost, others doubled, late, overtaken.
+"""A bad network: a tenth of the datagrams is lost, others are duplicated, late or reordered.
 
-Nothing that was acknowledged is lost, and every subscriber has it in the log's order: one whose
-own path is as bad, and one of another strand, whose path is good.
+No acknowledged message is lost, and every subscriber gets the messages in the log's order: one
+whose own path is just as bad, and one on another strand whose path is good.
 """
 
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ COUNT = 150
 
 @asynccontextmanager
 async def bad_network(broker: RunningBroker, seed: int) -> AsyncIterator[UdpProxy]:
-    """Have a way to the broker on which datagrams suffer, in both directions."""
+    """Run a proxy to the broker that loses and reorders datagrams in both directions."""
     address = broker.address("qumbed")
     async with udp_proxy(address, seed=seed, weather=BAD_WEATHER) as proxy:
         yield proxy
@@ -46,15 +46,15 @@ def payload(writer: int, number: int) -> bytes:
 
 
 def boxed(writer: int, number: int) -> bytes:
-    """Return a publish, every third one sealed for the subscriber."""
+    """Return a publish; every third one is sealed for the subscriber."""
     if number % 3:
         return publish("t", payload(writer, number))
     box = sealed(payload(writer, number), BOB, ALICE)
     return publish("t", box, sender=public(BOB), recipient=key_id(ALICE))
 
 
-async def taken_over_blip(broker: RunningBroker, subscription: int) -> dict[str, bytes]:
-    """Return the payloads that are in the log, by id."""
+async def logged_payloads(broker: RunningBroker, subscription: int) -> dict[str, bytes]:
+    """Return the payloads in the log by message id, read over Blip."""
     found: dict[str, bytes] = {}
     async with blip.connected(broker) as other:
         while (delivery := await other.poll(subscription)) is not None:
@@ -64,10 +64,10 @@ async def taken_over_blip(broker: RunningBroker, subscription: int) -> dict[str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_what_was_acknowledged_comes_to_everybody_in_order(
+async def test_every_subscriber_gets_the_acknowledged_messages_in_order(
     broker: RunningBroker, seed: int
 ) -> None:
-    """Three writers, each on a bad path of its own: all their messages, in the log's order."""
+    """From three publishers, each on its own bad path, in the log's order."""
     async with blip.connected(broker) as other:
         subscription = await other.subscribe("t")
     async with (
@@ -83,25 +83,25 @@ async def test_what_was_acknowledged_comes_to_everybody_in_order(
         for writer, stream in enumerate(writers):
             stream.send(*(boxed(writer, number) for number in range(COUNT)))
         acknowledged = [await acks(stream, COUNT) for stream in writers]
-        came = [await reader.message() for _ in range(3 * COUNT)]
+        received = [await reader.message() for _ in range(3 * COUNT)]
         await reader.expect_silence()
-    in_log = await taken_over_blip(broker, subscription)
-    ids = [message["m"]["id"] for message in came]
+    in_log = await logged_payloads(broker, subscription)
+    ids = [message["m"]["id"] for message in received]
 
     assert sorted(ids, key=int) == ids == list(in_log)
     assert set(ids) == {message_id for own in acknowledged for message_id in own}
-    told = dict(zip(ids, (opened(message, ALICE) for message in came), strict=True))
+    plaintexts = dict(zip(ids, (opened(message, ALICE) for message in received), strict=True))
     for writer, one in enumerate(acknowledged):
         assert [payload(writer, number) for number in range(COUNT)] == [
-            told[id_] for id_ in one
+            plaintexts[id_] for id_ in one
         ]
-    for message in came:  # what is sealed is the same on both strands
+    for message in received:  # sealed bytes are the same on both strands
         if unb64(message["m"]["sender_public_key"]) == public(BOB):
             assert in_log[message["m"]["id"]] == unb64(message["m"]["encrypted_payload"])
 
 
 async def acks(stream: Stream, count: int) -> list[str]:
-    """Return the ids of so many Acks."""
+    """Wait for *count* Acks and return their message ids."""
     found = [await stream.answer() for _ in range(count)]
     assert {(ACK, True, 1)} == {
         (one["t"], one["a"]["ok"], one["a"]["delivered"]) for one in found
@@ -109,10 +109,10 @@ async def acks(stream: Stream, count: int) -> list[str]:
     return [one["a"]["message_id"] for one in found]
 
 
-async def test_what_was_acknowledged_before_a_path_broke_is_there(
+async def test_messages_acknowledged_before_the_network_failed_are_stored(
     broker: RunningBroker,
 ) -> None:
-    """A writer whose network ends in the middle: what it has an Ack for is stored, once."""
+    """The publisher's network fails midway: what it has an Ack for is stored, once."""
     async with blip.connected(broker) as other:
         subscription = await other.subscribe("t")
     async with AsyncExitStack() as path:
@@ -123,7 +123,7 @@ async def test_what_was_acknowledged_before_a_path_broke_is_there(
             found = [(await stream.answer())["a"]["message_id"] for _ in range(COUNT // 2)]
             await path.aclose()
     await blip.until_committed(broker)
-    in_log = await taken_over_blip(broker, subscription)
+    in_log = await logged_payloads(broker, subscription)
 
     assert found == list(in_log)[: len(found)]
     assert [payload(0, number) for number in range(len(in_log))] == list(in_log.values())

@@ -1,8 +1,8 @@
 """A sealed publish's plaintext is never in the broker's memory, log or files.
 
-A canary is published sealed, and comes to a Qumbed and a Blip subscriber; then everything that
-the broker's process can read, and everything it wrote, is searched for it. That the search sees
-what is there is shown by the sealed bytes, and by a second canary, which is published plain.
+The test publishes a sealed canary to a Qumbed and a Blip subscriber, and then searches all
+memory that the broker's process can read and every file that it wrote. The sealed bytes and a
+second canary, published in plain text, prove that the search works.
 """
 
 import base64
@@ -22,20 +22,20 @@ from tests.integration.served import Served, served
 TOPIC: Final = "secrets"
 
 
-def looks_of(secret: bytes) -> list[bytes]:
-    """Return what a secret can be recognised by: itself, and base64 wherever it begins."""
-    looks = [secret]
+def forms_of(secret: bytes) -> list[bytes]:
+    """Return the forms a secret can take: its bytes, and base64 at each alignment."""
+    forms = [secret]
     for before in range(3):
         text = base64.b64encode(bytes(before) + secret)
-        # Characters at both ends say something of the neighbours, too.
-        looks.append(text[(before * 8 + 5) // 6 : len(text) // 4 * 4 - 4])
-    return looks
+        # The characters at both ends depend on the neighbouring bytes, too.
+        forms.append(text[(before * 8 + 5) // 6 : len(text) // 4 * 4 - 4])
+    return forms
 
 
-def found(looks: Iterable[bytes], places: Iterable[bytes]) -> bool:
-    """Say whether any of *looks* is at any of *places*."""
-    looks = list(looks)
-    return any(look in place for place in places for look in looks)
+def found(forms: Iterable[bytes], places: Iterable[bytes]) -> bool:
+    """Return whether any of *places* contains any of *forms*."""
+    forms = list(forms)
+    return any(form in place for place in places for form in forms)
 
 
 def files_of(directory: Path) -> Iterator[bytes]:
@@ -45,25 +45,25 @@ def files_of(directory: Path) -> Iterator[bytes]:
 
 
 class Canary:
-    """A secret, and where in the broker it is."""
+    """A secret to search for in the broker."""
 
     def __init__(self, secret: bytes, broker: Served, data_dir: Path) -> None:
-        self._looks = looks_of(secret)
+        self._forms = forms_of(secret)
         self._broker = broker
         self._data_dir = data_dir
 
     def is_in_files(self) -> bool:
-        return found(self._looks, files_of(self._data_dir))
+        return found(self._forms, files_of(self._data_dir))
 
     def is_in_memory(self) -> bool:
-        return found(self._looks, memory_of(self._broker.process.pid))
+        return found(self._forms, memory_of(self._broker.process.pid))
 
     def is_in_log_lines(self) -> bool:
-        return found(self._looks, [self._broker.stderr.encode()])
+        return found(self._forms, [self._broker.stderr.encode()])
 
 
-def need_memory() -> None:
-    """Skip where the kernel lets nobody look."""
+def skip_unless_memory_is_readable() -> None:
+    """Skip the test where the kernel does not let a process read memory."""
     try:
         next(memory_of(os.getpid()))
     except OSError as error:
@@ -72,9 +72,11 @@ def need_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_the_plaintext_of_a_sealed_publish_is_nowhere(tmp_path: Path) -> None:
-    """Not in memory, log or files, while the broker runs and after it; the box itself is."""
-    need_memory()
+async def test_the_plaintext_of_a_sealed_publish_never_reaches_the_broker(
+    tmp_path: Path,
+) -> None:
+    """Memory, log and files hold the box, but never the plaintext, even after the end."""
+    skip_unless_memory_is_readable()
     alice, bob = KeyPair.generate(), KeyPair.generate()
     secret, open_secret = (secrets.token_hex(32).encode() for _ in range(2))
     box = alice.seal(secret, bob.public_key)
@@ -86,7 +88,7 @@ async def test_the_plaintext_of_a_sealed_publish_is_nowhere(tmp_path: Path) -> N
         async with joined(broker) as peer, broker.peer() as blip:
             subscription = await blip.subscribe(TOPIC)
             await deliver(peer, alice, bob, [box, open_secret])
-            # What is not acknowledged stays in the broker's hands.
+            # The broker keeps unacknowledged messages in memory.
             assert [box, open_secret] == [(await blip.take(subscription))[1] for _ in range(2)]
 
             assert (True, True) == (boxed.is_in_files(), boxed.is_in_memory())
@@ -100,7 +102,7 @@ async def test_the_plaintext_of_a_sealed_publish_is_nowhere(tmp_path: Path) -> N
 
 
 async def deliver(peer: Peer, alice: KeyPair, bob: KeyPair, payloads: list[bytes]) -> None:
-    """Publish from one to the other, the first one sealed; see it come, and open it."""
+    """Publish *payloads* to *bob*, the first one sealed by *alice*, and check both."""
     reader, writer = peer.open(), peer.open()
     assert ack() == await reader.ask(subscribe(TOPIC, bob.public_key))
     sealed, plain = payloads
@@ -117,11 +119,11 @@ async def deliver(peer: Peer, alice: KeyPair, bob: KeyPair, payloads: list[bytes
 
 
 @pytest.mark.parametrize("before", range(4))
-def test_a_secret_is_recognised_wherever_it_begins(before: int) -> None:
-    """Among other bytes, as itself and in base64; and nowhere else."""
+def test_a_secret_is_found_at_every_alignment(before: int) -> None:
+    """Among other bytes, in plain text and in base64; and not where it is absent."""
     secret = secrets.token_hex(32).encode()
     among = bytes(before) + secret + b"behind"
 
-    assert found(looks_of(secret), [b"", among])
-    assert found(looks_of(secret), [base64.b64encode(among)])
-    assert not found(looks_of(secret), [among.replace(secret[:8], b"12345678")])
+    assert found(forms_of(secret), [b"", among])
+    assert found(forms_of(secret), [base64.b64encode(among)])
+    assert not found(forms_of(secret), [among.replace(secret[:8], b"12345678")])

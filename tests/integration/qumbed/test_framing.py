@@ -1,4 +1,4 @@
-"""Frames over a real connection: cut anywhere, too large, bad; what that costs, and whom."""
+"""Frames over a real connection: cut anywhere, too large, malformed; what each error closes."""
 
 import asyncio
 import json
@@ -36,11 +36,11 @@ VECTORS: Final = json.loads(
     (Path(__file__).parents[2] / "vectors" / "qumbed.json").read_text("utf-8")
 )
 PUBLIC: Final = b64(public(ALICE))
-LOW_ORDER: Final = bytes(31) + b"\x80"  # zero, with the bit that nobody looks at
+LOW_ORDER: Final = bytes(31) + b"\x80"  # zero, with the one bit that X25519 ignores
 
 
 def deep(levels: int) -> Json:
-    """Return a Discovery with something of so many levels under an unknown key."""
+    """Return a Discovery whose unknown key brings its depth to *levels*."""
     value: object = 1
     for _ in range(levels - 1):
         value = [value]
@@ -55,15 +55,15 @@ BAD: Final[dict[str, bytes]] = {
     "length 0": raw(b""),
     "not JSON": raw(b"{"),
     "not UTF-8": raw(b'{"t":7,"d":{"addr":"\xff"}}'),
-    "two texts": raw(b'{"t":7,"d":{}} {}'),
-    "no object": raw(b"[]"),
+    "two JSON texts": raw(b'{"t":7,"d":{}} {}'),
+    "not an object": raw(b"[]"),
     "too deep": frame(deep(33)),
     "no type": frame({"d": {}}),
     "unknown type": frame({"t": 8, "d": {}}),
     "type 0": frame({"t": 0}),
-    "a type that is text": frame({"t": "7", "d": {}}),
+    "a type that is a string": frame({"t": "7", "d": {}}),
     "a type that is a float": raw(b'{"t":7.0,"d":{}}'),
-    "another case": frame({"T": 7, "d": {}}),
+    "a key in upper case": frame({"T": 7, "d": {}}),
     "the object is missing": frame({"t": 1, "s": {"topic": "t"}}),
     "the object is null": frame({"t": 3, "u": None}),
     "a Message": of(4, "m", topic="t", encrypted_payload=None),
@@ -74,7 +74,7 @@ BAD: Final[dict[str, bytes]] = {
     "an empty topic": of(3, "u", topic=""),
     "a topic of 65,536 bytes": of(3, "u", topic="é" * 32_768),
     "a lone surrogate": raw(b'{"t":3,"u":{"topic":"\\ud800"}}'),
-    "a payload that is no base64": of(1, "p", topic="t", payload="*"),
+    "a payload that is not base64": of(1, "p", topic="t", payload="*"),
     "base64 without padding": of(1, "p", topic="t", payload="YQ"),
     "a sender key of 31 bytes": of(1, "p", topic="t", sender_public_key=b64(bytes(31))),
     "a sender key of low order": of(1, "p", topic="t", sender_public_key=b64(LOW_ORDER)),
@@ -90,11 +90,11 @@ BAD: Final[dict[str, bytes]] = {
 
 @pytest.mark.parametrize("row", BAD)
 async def test_a_bad_frame_ends_its_stream(peer: Peer, row: str) -> None:
-    """Earlier frames are answered, then BAD_FRAME, then the stream closes; the rest is lost."""
+    """The broker answers earlier frames, sends BAD_FRAME, closes, and drops the rest."""
     other = peer.open()
     await other.publish("before", b"1")
     stream = peer.open()
-    stream.send(publish("t", b"1"), BAD[row], publish("t", b"2"), raw(b"rubbish"))
+    stream.send(publish("t", b"1"), BAD[row], publish("t", b"2"), raw(b"garbage"))
     assert 1 == int((await stream.answer())["a"]["message_id"]) - 1
     await stream.expect_error("BAD_FRAME")
     await stream.expect_end()
@@ -107,7 +107,7 @@ async def test_a_bad_frame_ends_its_stream(peer: Peer, row: str) -> None:
 async def test_a_frame_that_is_too_large_is_refused_on_its_length(
     peer: Peer, size: int
 ) -> None:
-    """FRAME_TOO_LARGE before a byte of it has come; earlier frames are answered."""
+    """FRAME_TOO_LARGE before any byte of it arrives; earlier frames are answered."""
     stream = peer.open()
     stream.send(publish("t", b"1"), size.to_bytes(4, "big"))
     await stream.expect(ack("1", 0))
@@ -115,8 +115,8 @@ async def test_a_frame_that_is_too_large_is_refused_on_its_length(
     await stream.expect_end()
 
 
-async def test_a_frame_at_the_limit_is_taken(peer: Peer) -> None:
-    """1 MiB, and not a byte less: what is too long for a Message is another matter."""
+async def test_a_frame_at_the_limit_is_accepted(peer: Peer) -> None:
+    """Exactly 1 MiB; whether a Message fits is another matter."""
     stream = peer.open()
     start = frame({"t": 7, "d": {}, "x": ""})
     stream.send(frame({"t": 7, "d": {}, "x": "x" * (FRAME_MAX - len(start) + 4)}))
@@ -124,8 +124,8 @@ async def test_a_frame_at_the_limit_is_taken(peer: Peer) -> None:
     assert DISCOVERY == (await stream.answer())["t"]
 
 
-async def test_streams_with_bad_frames_do_not_hurt_each_other(peer: Peer) -> None:
-    """All of them at once, on streams of one connection; each gets its own Error."""
+async def test_streams_with_bad_frames_do_not_affect_each_other(peer: Peer) -> None:
+    """All at once, on streams of one connection: each gets its own Error."""
     streams = {row: peer.open() for row in BAD}
     good = peer.open()
     for row, stream in streams.items():
@@ -140,7 +140,7 @@ async def test_streams_with_bad_frames_do_not_hurt_each_other(peer: Peer) -> Non
 
 
 async def test_the_error_of_a_bad_frame_names_the_frame(peer: Peer) -> None:
-    """An Error echoes the frame's id when it had one, and nothing else of it."""
+    """The Error echoes the frame's id, if it had one, and nothing else of it."""
     stream = peer.open()
     stream.send(of(1, "p", topic="t", payload="SECRET*", id="mine"))
     text = await stream.expect_error("BAD_FRAME", "mine")
@@ -148,15 +148,15 @@ async def test_the_error_of_a_bad_frame_names_the_frame(peer: Peer) -> None:
     assert "SECRET" not in text
 
 
-async def test_depth_32_is_taken(peer: Peer) -> None:
-    """Depth <= 32: the frame's own object counts."""
+async def test_depth_32_is_accepted(peer: Peer) -> None:
+    """The frame's own object counts as one level."""
     stream = peer.open()
 
     assert DISCOVERY == (await stream.ask(frame(deep(32))))["t"]
 
 
-async def test_frames_may_come_in_any_pieces(peer: Peer) -> None:
-    """A stream is bytes: single ones, or many frames at once."""
+async def test_frames_may_arrive_in_any_pieces(peer: Peer) -> None:
+    """Byte by byte, or many frames at once."""
     stream = peer.open()
     for byte in publish("t", b"1", frame_id="a"):
         stream.send(bytes([byte]))
@@ -167,17 +167,17 @@ async def test_frames_may_come_in_any_pieces(peer: Peer) -> None:
 
 
 async def test_unknown_keys_are_ignored_and_null_is_absent(peer: Peer) -> None:
-    """New keys are a way to extend; every field may be null."""
+    """Unknown keys allow extensions; every field may be null."""
     stream = peer.open()
-    asked = {"t": 7, "d": {"node_id": None, "topics": None, "x": [1]}, "p": None, "y": {}}
-    assert DISCOVERY == (await stream.ask(frame(asked)))["t"]
+    request = {"t": 7, "d": {"node_id": None, "topics": None, "x": [1]}, "p": None, "y": {}}
+    assert DISCOVERY == (await stream.ask(frame(request)))["t"]
     body = {"topic": "t", "payload": None, "schema_id": None, "id": None}
 
     assert ack("1", 0) == await stream.ask(frame({"t": 1, "p": body}))
 
 
 async def test_frames_of_one_stream_are_answered_in_order(peer: Peer) -> None:
-    """Whatever they are, and however they end."""
+    """Whatever their kind and outcome."""
     stream = peer.open()
     stream.send(
         publish("t", b"1", frame_id="1"),
@@ -198,10 +198,8 @@ async def test_frames_of_one_stream_are_answered_in_order(peer: Peer) -> None:
     assert DISCOVERY == (await stream.next())["t"]
 
 
-async def test_a_fin_is_answered_with_everything_that_came_before(
-    broker: RunningBroker, peer: Peer
-) -> None:
-    """FIN: earlier frames are answered, then the stream ends; half a frame is forgotten."""
+async def test_every_frame_before_a_fin_is_answered(broker: RunningBroker, peer: Peer) -> None:
+    """Then the broker ends the stream; it drops a partial frame."""
     stream = peer.open()
     stream.finish(publish("t", b"1"), publish("t", b"2"), publish("t", b"3")[:-1])
     await stream.expect(ack("1", 0), ack("2", 0))
@@ -210,8 +208,8 @@ async def test_a_fin_is_answered_with_everything_that_came_before(
     assert 2 == core(broker).stats.published
 
 
-async def test_the_golden_frames_go_through_a_real_broker(broker: RunningBroker) -> None:
-    """What the original's client sends is understood, and what comes opens as it sealed it."""
+async def test_a_real_broker_understands_the_golden_frames(broker: RunningBroker) -> None:
+    """The original's client can publish and subscribe, and open what it gets."""
     golden = {one["name"]: bytes.fromhex(one["hex"]) for one in VECTORS["frames"]}
     async with connected(broker) as peer:
         stream = peer.open()

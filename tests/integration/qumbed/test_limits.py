@@ -1,15 +1,11 @@
-"""Limits: rate, connections, memory; a reader that is slow and a writer that floods."""
+"""Limits: rate, connections and memory; slow subscribers and flooding publishers."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from braidmq.server.engine.connection import READ_AHEAD_BYTES
 from braidmq.testing.broker import RunningBroker
-from braidmq.transport.quic import QuicLimits
-from braidmq.transport.quic_client import Trust, connect
 from braidmq.transport.quic_streams import StreamWire
 from tests.integration.blip.peer import broker_at, until
 from tests.integration.qumbed.peer import (
@@ -27,35 +23,23 @@ from tests.integration.qumbed.peer import (
     subscribe,
     unsubscribe,
 )
-from tests.integration.qumbed.slow import Slow
+from tests.integration.qumbed.slow import slow
 
 pytestmark = pytest.mark.asyncio
 
 WINDOW = 64 * 1024
 
 
-@asynccontextmanager
-async def slow(broker: RunningBroker) -> AsyncIterator[Slow]:
-    """Connect with a peer whose streams are read only when a test says so."""
-    limits = QuicLimits(stream_window_bytes=16_384, connection_window_bytes=65_536)
-    trust = Trust(fingerprint=broker.fingerprint)
-    client = await connect(*broker.address("qumbed"), trust=trust, limits=limits)
-    try:
-        yield Slow(client)
-    finally:
-        await client.close()
-
-
 def unsent(broker: RunningBroker) -> list[int]:
-    """Return what the broker holds of each stream."""
+    """Return the unsent bytes that the broker holds for each stream."""
     engine = broker.daemon.status.engine
     assert engine is not None
-    wires = [connection._wire for connection in engine.connections]  # noqa: SLF001 - memory shows nowhere else
+    wires = [connection._wire for connection in engine.connections]  # noqa: SLF001 - a peer cannot see memory
     return sorted(wire.stream_unsent_bytes() for wire in wires if isinstance(wire, StreamWire))
 
 
-async def test_too_many_messages_are_refused() -> None:
-    """RATE_LIMIT beyond limits.messages_per_s, which is the connection's; time helps."""
+async def test_messages_above_the_rate_limit_are_refused() -> None:
+    """RATE_LIMIT above limits.messages_per_s, counted by connection, until time passes."""
     async with (
         broker_at(limits={"messages_per_s": 3}) as broker,
         connected(broker) as peer,
@@ -71,7 +55,7 @@ async def test_too_many_messages_are_refused() -> None:
         assert b"2" == opened(await two.message(), ALICE)
         await two.expect_error("RATE_LIMIT", "y")
         await two.expect_error("RATE_LIMIT", "z")
-        assert ack() == await two.ask(unsubscribe("t"))  # it makes less work, not more
+        assert ack() == await two.ask(unsubscribe("t"))  # exempt, as it reduces the load
         await other.open().publish("t", b"4")
         broker.clock.advance(1.0)
         await one.publish("t", b"5")
@@ -79,8 +63,8 @@ async def test_too_many_messages_are_refused() -> None:
         assert 4 == core(broker).stats.published
 
 
-async def test_connections_are_bounded() -> None:
-    """limits.connections, over all strands; who leaves makes room."""
+async def test_connections_are_limited() -> None:
+    """limits.connections covers all strands; a client that disconnects makes room."""
     async with broker_at(limits={"connections": 1}) as broker:
         async with connected(broker) as peer:
             await peer.open().publish("t", b"1")
@@ -94,8 +78,8 @@ async def test_connections_are_bounded() -> None:
             await peer.open().publish("t", b"1")
 
 
-async def test_connections_of_an_address_are_bounded() -> None:
-    """limits.connections_per_ip."""
+async def test_the_connections_of_one_address_are_limited() -> None:
+    """limits.connections_per_ip counts each address separately."""
     async with (
         broker_at(limits={"connections_per_ip": 1}) as broker,
         connected(broker) as peer,
@@ -112,8 +96,8 @@ def _refused(broker: RunningBroker) -> dict[str, int]:
     return dict(broker.daemon.status.metrics().connections_refused)
 
 
-async def test_what_the_endpoint_counts_is_on_the_metrics_page() -> None:
-    """What no connection shows: Retry packets, resets, what was dropped."""
+async def test_the_metrics_include_the_counters_of_the_quic_endpoint() -> None:
+    """Events that belong to no connection: Retry packets, resets and drops."""
     async with broker_at() as broker, connected(broker) as peer:
         await peer.open().publish("t", b"1")
         events = broker.daemon.status.metrics().quic_events
@@ -121,8 +105,8 @@ async def test_what_the_endpoint_counts_is_on_the_metrics_page() -> None:
         assert {"retry", "stateless_reset", "dropped_datagram", "dropped_write"} == set(events)
 
 
-async def test_a_connection_that_says_nothing_is_closed() -> None:
-    """limits.handshake_timeout_s: without a stream it is a stranger."""
+async def test_a_connection_without_a_stream_is_closed() -> None:
+    """After limits.handshake_timeout_s: without a stream it has not authenticated."""
     async with (
         broker_at(limits={"handshake_timeout_s": 0.3}) as broker,
         connected(broker) as silent,
@@ -135,8 +119,8 @@ async def test_a_connection_that_says_nothing_is_closed() -> None:
         await stream.publish("t", b"2")
 
 
-async def test_a_connection_that_is_idle_is_closed() -> None:
-    """limits.idle_timeout_s: silent for so long."""
+async def test_an_idle_connection_is_closed() -> None:
+    """After limits.idle_timeout_s without a frame."""
     async with (
         broker_at(limits={"idle_timeout_s": 0.3}) as broker,
         connected(broker) as peer,
@@ -147,18 +131,15 @@ async def test_a_connection_that_is_idle_is_closed() -> None:
         assert {"idle": 1} == _refused(broker)
 
 
-async def test_a_slow_reader_keeps_its_place_and_holds_up_nobody() -> None:
-    """At most a window is written for it; the rest is in the log, and comes in order."""
+async def test_a_slow_subscriber_loses_nothing_and_delays_no_other() -> None:
+    """The broker buffers one window for it; the rest comes from the log, in order."""
     count = 400
     async with (
         broker_at(qumbed={"window_bytes": WINDOW}) as broker,
-        slow(broker) as peer,
+        slow(broker.address("qumbed"), broker.fingerprint) as peer,
         connected(broker) as other,
     ):
-        stuck = peer.open()
-        stuck.send(subscribe("t", public(ALICE)))
-        assert ack() == (await stuck.frames(1))[0]
-        stuck.pause()
+        stuck = await peer.stuck_subscriber("t", ALICE)
         reader, writer = other.open(), other.open()
         await reader.subscribe("t", ALICE)
         for number in range(count):
@@ -167,7 +148,7 @@ async def test_a_slow_reader_keeps_its_place_and_holds_up_nobody() -> None:
             assert ack(f"{number + 1}", 2) == await writer.answer()
         assert _numbers(count) == [_number(await reader.message()) for _ in range(count)]
         assert unsent(broker)[-1] < WINDOW + 4_000
-        # Not even publishing is held up on the slow connection's other streams.
+        # The slow connection's other streams can still publish.
         quick = peer.open()
         quick.send(publish("t", b"%d:" % count))
         assert ack(f"{count + 1}", 2) == (await quick.frames(1))[0]
@@ -186,24 +167,20 @@ def _numbers(count: int) -> list[int]:
 
 
 async def test_many_slow_streams_share_the_output_buffer() -> None:
-    """The connection's bound holds for all its streams together; each gets everything."""
+    """The connection's limit covers all its streams together; each gets everything."""
     limits = {"output_buffer_bytes": 100_000}
     async with (
         broker_at(qumbed={"window_bytes": WINDOW}, limits=limits) as broker,
-        slow(broker) as peer,
+        slow(broker.address("qumbed"), broker.fingerprint) as peer,
         connected(broker) as other,
     ):
-        streams = [peer.open() for _ in range(8)]
-        for stream in streams:
-            stream.send(subscribe("t", public(ALICE)))
-            assert ack() == (await stream.frames(1))[0]
-            stream.pause()
+        streams = [await peer.stuck_subscriber("t", ALICE) for _ in range(8)]
         writer = other.open()
         for number in range(100):
             writer.send(publish("t", b"%d:" % number + bytes(2_000)))
         for _ in range(100):
             assert 8 == (await writer.answer())["a"]["delivered"]
-        # Each stream may have gone one message over, when there was room for one.
+        # Each stream may exceed the limit by one message, written while there was room.
         assert sum(unsent(broker)) < 100_000 + 8 * 3_000
         for stream in streams:
             stream.resume()
@@ -213,16 +190,13 @@ async def test_many_slow_streams_share_the_output_buffer() -> None:
 
 
 async def test_tiny_messages_do_not_outgrow_the_window() -> None:
-    """A frame is much longer than a small message: its own bytes count."""
+    """A frame is much longer than a small message, so the frame's bytes count."""
     async with (
         broker_at(qumbed={"window_bytes": WINDOW}) as broker,
-        slow(broker) as peer,
+        slow(broker.address("qumbed"), broker.fingerprint) as peer,
         connected(broker) as other,
     ):
-        stuck = peer.open()
-        stuck.send(subscribe("t", public(ALICE)))
-        assert ack() == (await stuck.frames(1))[0]
-        stuck.pause()
+        stuck = await peer.stuck_subscriber("t", ALICE)
         writer = other.open()
         writer.send(*(publish("t", b"%d" % number) for number in range(3_000)))
         for _ in range(3_000):
@@ -234,10 +208,8 @@ async def test_tiny_messages_do_not_outgrow_the_window() -> None:
         assert _numbers(3_000) == [_number(message) for message in found]
 
 
-async def test_frames_that_never_end_are_bounded_together(
-    broker: RunningBroker, peer: Peer
-) -> None:
-    """Nearly a frame on each of many streams: some are refused, the others go on."""
+async def test_unfinished_frames_share_one_limit(broker: RunningBroker, peer: Peer) -> None:
+    """With an almost complete frame on each of many streams, the broker refuses some."""
     unfinished = (FRAME_MAX - 1).to_bytes(4, "big") + bytes(FRAME_MAX - 100)
     streams = [peer.open() for _ in range(12)]
     for stream in streams:
@@ -250,7 +222,7 @@ async def test_frames_that_never_end_are_bounded_together(
         await stream.expect_end()
     await until(lambda: held(broker) == 8 * len(unfinished))
     rest = [stream for stream in streams if not stream.is_ended]
-    rest[0].send(bytes(99))  # the end of it, and not JSON
+    rest[0].send(bytes(99))  # completes the frame, which is not JSON
     await rest[0].expect_error("BAD_FRAME")
 
     assert "1" == (await peer.open().publish("t", b"1"))["message_id"]
@@ -258,17 +230,17 @@ async def test_frames_that_never_end_are_bounded_together(
 
 
 def held(broker: RunningBroker) -> int:
-    """Return how much was taken in and not handled, of all streams."""
+    """Return the bytes that all streams have received and not yet handled."""
     engine = broker.daemon.status.engine
     assert engine is not None
-    return sum(connection._held_bytes() for connection in engine.connections)  # noqa: SLF001 - memory shows nowhere else
+    return sum(connection._held_bytes() for connection in engine.connections)  # noqa: SLF001 - a peer cannot see memory
 
 
-async def test_a_flooding_publisher_costs_a_bounded_amount() -> None:
-    """Whoever publishes and reads no answers is not read from any more; others go on."""
+async def test_a_flooding_publisher_fills_no_more_than_its_buffers() -> None:
+    """The broker stops reading from a publisher that reads no answers; others continue."""
     async with (
         broker_at(limits={"output_buffer_bytes": 100_000}) as broker,
-        slow(broker) as peer,
+        slow(broker.address("qumbed"), broker.fingerprint) as peer,
         connected(broker) as other,
     ):
         stream = peer.open()
@@ -281,9 +253,9 @@ async def test_a_flooding_publisher_costs_a_bounded_amount() -> None:
             stream.send(*flood)
             sent += len(flood)
             await asyncio.sleep(0)
-            assert sent < 100_000  # or nothing ever stops it
+            assert sent < 100_000  # the broker must stop reading well before that
         await other.open().publish("u", b"1")
-        # What one turn brings is answered before anybody looks.
+        # Everything read in one turn is answered before the limit is checked.
         assert sum(unsent(broker)) < 100_000 + 2 * READ_AHEAD_BYTES
         assert held(broker) < 3 * READ_AHEAD_BYTES
         stream.resume()

@@ -1,31 +1,24 @@
-"""A reader that is stuck and a writer that floods, measured from outside: the process's memory.
+"""The process's memory with a subscriber that never reads and a publisher that floods.
 
-What is in it, and where it is bounded, test_limits.py looks at from inside.
+test_limits.py checks the same limits from the inside.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from braidmq.transport.quic import QuicLimits
-from braidmq.transport.quic_client import Trust, connect
 from tests.integration.qumbed.peer import (
     ALICE,
     BOB,
     Stream,
-    ack,
     opened,
-    public,
     publish,
-    subscribe,
 )
 from tests.integration.qumbed.process import MIB, address, joined, rss_bytes
-from tests.integration.qumbed.slow import Slow
-from tests.integration.served import Served, served
+from tests.integration.qumbed.slow import slow
+from tests.integration.served import served
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
@@ -38,9 +31,9 @@ PIPELINED: Final = 20
 FLOOD_BYTES: Final = 12 * MIB
 
 GROWTH_BYTES_MAX: Final = 3 * MIB
-"""For one who is stuck a window, and what a read of the log brings at once. For a flood the
-answers up to the output buffer, a stream's window, what is read ahead, and a batch on its way
-to the log. And what the allocator keeps."""
+"""A stuck subscriber may cost a window and one read of the log. A flood may cost the output
+buffer full of answers, a stream's window, the read-ahead and one batch for the log. On top
+comes what the allocator keeps."""
 
 CONFIG: Final = f"""
 [qumbed]
@@ -49,24 +42,12 @@ window_bytes = {WINDOW_BYTES}
 output_buffer_bytes = 100000
 """
 
-# Held for one who does not read, either load would be seen.
+# If the broker held either load in memory, the test would notice.
 assert min(LOAD_BYTES, FLOOD_BYTES // 2) > 1.8 * GROWTH_BYTES_MAX
 
 
-@asynccontextmanager
-async def slow(broker: Served) -> AsyncIterator[Slow]:
-    """Connect with a peer whose streams are read only when a test says so."""
-    limits = QuicLimits(stream_window_bytes=16_384, connection_window_bytes=65_536)
-    trust = Trust(fingerprint=broker.facts()["qumbed_fingerprint"])
-    client = await connect(*address(broker, "qumbed"), trust=trust, limits=limits)
-    try:
-        yield Slow(client)
-    finally:
-        await client.close()
-
-
 async def load(reader: Stream, writer: Stream, *, routed: int) -> None:
-    """Publish what a reader who is stuck has no room for; one who reads gets all of it."""
+    """Publish more than a stuck subscriber has room for; *reader* gets all of it."""
     for first in range(0, COUNT, PIPELINED):
         numbers = range(first, min(first + PIPELINED, COUNT))
         for number in numbers:
@@ -78,18 +59,18 @@ async def load(reader: Stream, writer: Stream, *, routed: int) -> None:
 
 
 async def test_a_stuck_subscriber_costs_a_bounded_amount_of_memory(tmp_path: Path) -> None:
-    """Megabytes for one who reads nothing: the process hardly grows, and others have all."""
+    """With megabytes waiting for it the process hardly grows; others get everything."""
     async with served(tmp_path, config=CONFIG) as broker:
         await broker.ready()
-        async with slow(broker) as peer, joined(broker) as other:
+        async with (
+            slow(address(broker, "qumbed"), broker.facts()["qumbed_fingerprint"]) as peer,
+            joined(broker) as other,
+        ):
             reader, writer = other.open(), other.open()
             await reader.subscribe("t", BOB)
-            await load(reader, writer, routed=1)  # what any load leaves behind
+            await load(reader, writer, routed=1)  # warm-up: what any load leaves behind
             before = rss_bytes(broker.process.pid)
-            stuck = peer.open()
-            stuck.send(subscribe("t", public(ALICE)))
-            assert ack() == (await stuck.frames(1))[0]
-            stuck.pause()
+            stuck = await peer.stuck_subscriber("t", ALICE)
             await load(reader, writer, routed=2)
             grown = rss_bytes(broker.process.pid) - before
             assert grown < GROWTH_BYTES_MAX, f"{grown / MIB:.1f} MiB"
@@ -103,15 +84,18 @@ async def test_a_stuck_subscriber_costs_a_bounded_amount_of_memory(tmp_path: Pat
 
 
 async def test_a_flooding_publisher_costs_a_bounded_amount_of_memory(tmp_path: Path) -> None:
-    """Who sends without end and reads no answer is not read from; others are served."""
+    """The broker stops reading from a publisher that reads no answers; others are served."""
     async with served(tmp_path, config=CONFIG) as broker:
         await broker.ready()
-        async with slow(broker) as peer, joined(broker) as other:
+        async with (
+            slow(address(broker, "qumbed"), broker.facts()["qumbed_fingerprint"]) as peer,
+            joined(broker) as other,
+        ):
             reader, writer = other.open(), other.open()
             await reader.subscribe("u", BOB)
             flooder = peer.open()
             flood = [publish("t", bytes(1_000))] * 100
-            for _ in range(10):  # what any load leaves behind
+            for _ in range(10):  # warm-up: what any load leaves behind
                 flooder.send(*flood)
                 await flooder.frames(len(flood))
             before = rss_bytes(broker.process.pid)
@@ -121,9 +105,9 @@ async def test_a_flooding_publisher_costs_a_bounded_amount_of_memory(tmp_path: P
                 flooder.send(*flood)
                 sent += len(flood)
                 await asyncio.sleep(0)
-                assert sent < 50_000  # or nothing ever stops it
+                assert sent < 50_000  # the broker must stop reading well before that
             left = 0
-            while left != (left := flooder.unsent_bytes()):  # until no more is read of it
+            while left != (left := flooder.unsent_bytes()):  # until the broker stops reading it
                 for number in range(50):
                     assert 1 == (await writer.publish("u", b"%d" % number))["delivered"]
                     assert b"%d" % number == opened(await reader.message(), BOB)

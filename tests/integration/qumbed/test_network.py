@@ -1,4 +1,4 @@
-"""The network itself: certificates, another ALPN, datagrams that get lost or overtake."""
+"""The network itself: certificates, a wrong ALPN, lost and reordered datagrams."""
 
 import ssl
 from pathlib import Path
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.asyncio
 async def test_another_protocol_is_refused(
     broker: RunningBroker, protocols: list[str] | None
 ) -> None:
-    """ALPN exactly qumbed/1: another or none is no connection."""
+    """The ALPN must be exactly qumbed/1; another or none gets no connection."""
     settings = QuicConfiguration(alpn_protocols=protocols, verify_mode=ssl.CERT_NONE)
     with pytest.raises(ConnectionError):
         async with connect(*broker.address("qumbed"), configuration=settings):
             pass
 
 
-async def test_a_certificate_of_ones_own_is_served(tmp_path: Path) -> None:
+async def test_a_configured_certificate_is_served(tmp_path: Path) -> None:
     """qumbed.tls_cert and tls_key: a client that trusts the CA needs no pin."""
     ca = trustme.CA()
     made = ca.issue_cert("127.0.0.1", key_type=trustme.KeyType.RSA)
@@ -46,7 +46,7 @@ async def test_a_certificate_of_ones_own_is_served(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_loss_and_reordering_lose_nothing(broker: RunningBroker, seed: int) -> None:
-    """10 % of all datagrams lost, others late: every publish is answered and delivered."""
+    """With 10 % of all datagrams lost and others late, every publish is delivered."""
     _, port = broker.address("qumbed")
     async with (
         lossy(port, seed=seed, loss=0.1, later=0.1) as (bad_port, there, back),

@@ -1,4 +1,4 @@
-"""What a payload is: plain, sealed or opaque, with a schema and without, row by row."""
+"""Plain, sealed and opaque payloads, with and without a schema."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ READING: Final = b'{"celsius":22.5,"timestamp_ms":1700000000000,"sensor_id":"nod
 BOX: Final = sealed(READING, ALICE, BOB)
 NO_BOX: Final = b"\xff" * 39  # too short to be one
 
-# payload, whether with a sender's key, and how a subscriber gets it; "" is refused
+# payload, whether it names a sender, and how it reaches a subscriber; "" means refused
 WITHOUT_SCHEMA: Final = {
     "JSON": (READING, False, "gateway"),
     "JSON with a sender": (READING, True, "gateway"),
@@ -53,7 +53,7 @@ WITH_SCHEMA: Final = {
 }
 
 
-async def _goes_through(peer: Peer, row: tuple[bytes, bool, str], schema: str) -> None:
+async def _check(peer: Peer, row: tuple[bytes, bool, str], schema: str) -> None:
     payload, with_sender, outcome = row
     sender = public(ALICE) if with_sender else b""
     reader, writer = peer.open(), peer.open()
@@ -80,19 +80,19 @@ async def _goes_through(peer: Peer, row: tuple[bytes, bool, str], schema: str) -
 
 @pytest.mark.parametrize("row", WITHOUT_SCHEMA)
 async def test_without_a_schema_everything_is_accepted(peer: Peer, row: str) -> None:
-    """Sealed ones are passed on as they are, all others sealed by the gateway."""
-    await _goes_through(peer, WITHOUT_SCHEMA[row], "")
+    """The broker passes on sealed payloads unchanged; the gateway seals all others."""
+    await _check(peer, WITHOUT_SCHEMA[row], "")
 
 
 @pytest.mark.parametrize("row", WITH_SCHEMA)
-async def test_with_a_schema_what_can_be_looked_at_is_validated(peer: Peer, row: str) -> None:
-    """Plain: valid or SCHEMA_INVALID; sealed: accepted; else SCHEMA_INVALID; it stays open."""
-    await _goes_through(peer, WITH_SCHEMA[row], "sensor.Temperature")
+async def test_a_schema_is_checked_on_readable_payloads(peer: Peer, row: str) -> None:
+    """Plain JSON must be valid, sealed payloads pass, anything else is SCHEMA_INVALID."""
+    await _check(peer, WITH_SCHEMA[row], "sensor.Temperature")
 
 
 @pytest.mark.parametrize("payload", [READING, BOX, b"\xff"])
 async def test_an_unknown_schema_is_refused(peer: Peer, payload: bytes) -> None:
-    """SCHEMA_UNKNOWN, whatever the payload is; the stream stays open."""
+    """SCHEMA_UNKNOWN, whatever the payload; the stream stays open."""
     stream = peer.open()
     stream.send(publish("t", payload, "sensor.temperature", frame_id="x"))
     text = await stream.expect_error("SCHEMA_UNKNOWN", "x")
@@ -112,10 +112,10 @@ async def test_an_unknown_schema_is_refused(peer: Peer, payload: bytes) -> None:
         ("control.Command", b'{"action":"go","params":1}', False),
     ],
 )
-async def test_the_built_in_schemas_are_there(
+async def test_the_built_in_schemas_are_available(
     peer: Peer, schema: str, payload: bytes, *, is_valid: bool
 ) -> None:
-    """The seed's three, with the fields that they require."""
+    """The original's three, with their required fields."""
     stream = peer.open()
     stream.send(publish("t", payload, schema))
     if is_valid:
@@ -124,8 +124,8 @@ async def test_the_built_in_schemas_are_there(
         await stream.expect_error("SCHEMA_INVALID")
 
 
-async def test_schemas_of_a_directory_are_there(tmp_path: Path) -> None:
-    """schemas_dir: JSON Schema files, by their name."""
+async def test_schemas_from_a_directory_are_available(tmp_path: Path) -> None:
+    """schemas_dir holds JSON Schema files; the file name is the schema's."""
     (tmp_path / "shop.Order.json").write_text('{"type":"object","required":["n"]}')
     async with broker_at(schemas_dir=tmp_path) as broker, connected(broker) as peer:
         stream = peer.open()
@@ -135,8 +135,8 @@ async def test_schemas_of_a_directory_are_there(tmp_path: Path) -> None:
         await stream.subscribe("t", ALICE, "shop.Order")
 
 
-async def test_the_plaintext_of_a_box_is_nowhere(tmp_path: Path) -> None:
-    """The log, the snapshot and every other file of the broker: canary search."""
+async def test_no_file_holds_the_plaintext_of_a_box(tmp_path: Path) -> None:
+    """A canary is in neither the log nor any other file of the broker."""
     canary = b"canary-in-the-box-7c1e"
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         reader, writer = peer.open(), peer.open()
@@ -157,7 +157,7 @@ def _files(directory: Path) -> Iterator[bytes]:
 
 
 async def test_refused_payloads_are_not_stored(broker: RunningBroker, peer: Peer) -> None:
-    """Nothing of them is published or counted."""
+    """The broker neither publishes nor counts them."""
     stream = peer.open()
     stream.send(publish("t", b"{}", "sensor.Temperature"), publish("t", b"{}", "no"))
     await stream.expect_error("SCHEMA_INVALID")

@@ -1,4 +1,4 @@
-"""Publish: when it is acknowledged, by which id, for how many streams, when it is refused."""
+"""Publish: its Ack, its id, how many streams get it, and when the broker refuses it."""
 
 import errno
 import threading
@@ -29,25 +29,25 @@ from tests.integration.vibe import peer as vibe
 pytestmark = pytest.mark.asyncio
 
 
-async def test_an_ack_has_the_brokers_id(peer: Peer) -> None:
-    """Ack {message_id, ok}: the broker's id in decimal, and `delivered`."""
+async def test_an_ack_carries_the_brokers_id(peer: Peer) -> None:
+    """`message_id` is the broker's id in decimal; `delivered` counts streams."""
     stream = peer.open()
 
     assert ack("1", 0) == await stream.ask(publish("t", b"1"))
     assert ack("2", 0) == await stream.ask(publish("t", b""))
 
 
-async def test_an_ack_has_the_clients_id_when_it_gave_one(peer: Peer) -> None:
-    """message_id = the client's id."""
+async def test_an_ack_carries_the_clients_id_if_given(peer: Peer) -> None:
+    """`message_id` is then the client's id."""
     stream = peer.open()
 
     assert ack('é"1', 0) == await stream.ask(publish("t", b"1", frame_id='é"1'))
 
 
-async def test_an_ack_comes_after_the_commit(
+async def test_an_ack_follows_the_commit(
     peer: Peer, broker: RunningBroker, may_sync: threading.Event
 ) -> None:
-    """Persist, then answer; nor is a message seen before it is durable."""
+    """No subscriber gets a message before it is durable, either."""
     reader, writer = peer.open(), peer.open()
     await reader.subscribe("t", ALICE)
     may_sync.clear()
@@ -62,8 +62,10 @@ async def test_an_ack_comes_after_the_commit(
     assert b"1" == opened(await reader.message(), ALICE)
 
 
-async def test_delivered_is_how_many_streams_it_was_routed_to(broker: RunningBroker) -> None:
-    """Streams of any connection, the publisher's own among them, each once."""
+async def test_delivered_counts_the_streams_that_a_message_was_routed_to(
+    broker: RunningBroker,
+) -> None:
+    """Streams of any connection, the publisher's own included, each once."""
     async with connected(broker) as one, connected(broker) as two:
         streams = [one.open(), one.open(), two.open()]
         for stream in streams:
@@ -75,10 +77,10 @@ async def test_delivered_is_how_many_streams_it_was_routed_to(broker: RunningBro
         assert ack("3", 0) == await two.open().ask(publish("third", b"1"))
 
 
-async def test_a_repeat_is_acknowledged_and_not_stored(
+async def test_a_duplicate_is_acknowledged_and_not_stored(
     broker: RunningBroker, peer: Peer
 ) -> None:
-    """Same id, sender key and topic within the window: once, from whichever stream."""
+    """Same id, sender key and topic within the window, from whichever stream."""
     one, two = peer.open(), peer.open()
     await one.subscribe("t", BOB)
     box = sealed(b"1", ALICE, BOB)
@@ -95,8 +97,8 @@ async def test_a_repeat_is_acknowledged_and_not_stored(
     assert 3 == core(broker).stats.duplicates
 
 
-async def test_pipelined_repeats_are_stored_once(broker: RunningBroker, peer: Peer) -> None:
-    """Also while the first is still being committed, on several streams at once."""
+async def test_pipelined_duplicates_are_stored_once(broker: RunningBroker, peer: Peer) -> None:
+    """Even while the first is still being committed, on several streams at once."""
     streams = [peer.open() for _ in range(4)]
     for stream in streams:
         stream.send(*[publish("t", b"1", frame_id="x")] * 5)
@@ -106,10 +108,10 @@ async def test_pipelined_repeats_are_stored_once(broker: RunningBroker, peer: Pe
     assert 1 == core(broker).stats.published
 
 
-async def test_an_id_belongs_to_sender_topic_and_window(
+async def test_ids_are_scoped_to_sender_topic_and_window(
     broker: RunningBroker, peer: Peer
 ) -> None:
-    """Another sender, another topic or a later time: another message."""
+    """Another sender, another topic or a later time makes it another message."""
     stream = peer.open()
     box = sealed(b"1", ALICE, BOB)
     for sender in (ALICE, BOB):
@@ -123,8 +125,8 @@ async def test_an_id_belongs_to_sender_topic_and_window(
     assert 6 == core(broker).stats.published
 
 
-async def test_a_repeat_is_known_after_a_restart(tmp_path: Path) -> None:
-    """The window is part of what is kept."""
+async def test_a_duplicate_is_recognised_after_a_restart(tmp_path: Path) -> None:
+    """The log keeps the deduplication window."""
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         await peer.open().publish("t", b"1", frame_id="x" * 16)
         clock = broker.clock
@@ -135,8 +137,8 @@ async def test_a_repeat_is_known_after_a_restart(tmp_path: Path) -> None:
         assert 1 == core(broker).stats.duplicates
 
 
-async def test_an_id_may_be_long(broker: RunningBroker, peer: Peer) -> None:
-    """Up to 256 bytes: it is told from another of the same beginning."""
+async def test_long_ids_are_compared_to_the_end(broker: RunningBroker, peer: Peer) -> None:
+    """Two ids of 256 bytes that differ only in the last byte are different."""
     stream = peer.open()
     for last in "aab":
         frame_id = "x" * 255 + last
@@ -145,8 +147,8 @@ async def test_an_id_may_be_long(broker: RunningBroker, peer: Peer) -> None:
     assert 2 == core(broker).stats.published
 
 
-async def test_a_message_that_would_not_fit_a_frame_is_refused(peer: Peer) -> None:
-    """FRAME_TOO_LARGE, and the stream stays: sealed by us, plain bytes grow by 40."""
+async def test_a_message_too_large_for_a_frame_is_refused(peer: Peer) -> None:
+    """FRAME_TOO_LARGE; the stream stays open. Sealing adds 40 bytes to a plain payload."""
     stream = peer.open()
     await stream.subscribe("t", ALICE)
     size = 3 * (FRAME_MAX - 400) // 4
@@ -159,8 +161,8 @@ async def test_a_message_that_would_not_fit_a_frame_is_refused(peer: Peer) -> No
     assert ack("2", 1) == await stream.ask(publish("t", b"1"))
 
 
-async def test_without_durable_nothing_is_kept(tmp_path: Path) -> None:
-    """qumbed.durable = false: in memory only, without an id, at once."""
+async def test_without_durability_nothing_is_logged(tmp_path: Path) -> None:
+    """qumbed.durable = false: in memory only, without an id, acknowledged at once."""
     async with (
         broker_at(tmp_path, qumbed={"durable": False}) as broker,
         connected(broker) as peer,
@@ -176,8 +178,10 @@ async def test_without_durable_nothing_is_kept(tmp_path: Path) -> None:
         assert 0 == core(broker).committed_id
 
 
-async def test_a_full_log_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SERVER_ERROR for what the log has no room for, on every stream; room ends it."""
+async def test_a_full_log_refuses_publishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SERVER_ERROR on every stream until the log has room again."""
     disk = FakeDisk()
     monkeypatch.setattr(daemon, "Disk", lambda _: disk)
     small = {"segment_bytes": 64 * 1024}
@@ -192,14 +196,16 @@ async def test_a_full_log_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         await two.expect_error("SERVER_ERROR")
         disk.capacity = None
         await until(lambda: not broker.daemon.status.metrics().wal_full)
-        # What was refused was not stored: its id is free.
+        # The refused publish was not stored, so its id is free.
         assert ack("x", 1) == await one.ask(publish("t", b"1", frame_id="x"))
 
         assert b"1" == opened(await two.message(), ALICE)
 
 
-async def test_a_failing_log_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SERVER_ERROR: the outcome is unknown."""
+async def test_a_failing_log_refuses_publishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SERVER_ERROR, as the outcome is unknown; then the broker ends."""
     disk = FakeDisk()
     monkeypatch.setattr(daemon, "Disk", lambda _: disk)
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
@@ -211,8 +217,10 @@ async def test_a_failing_log_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await broker.daemon.ended.wait()
 
 
-async def test_a_full_queue_refuses(broker: RunningBroker, peer: Peer) -> None:
-    """A queue's own bound holds for every strand: SERVER_ERROR, or what it says instead."""
+async def test_a_full_queue_applies_its_overflow_strategy(
+    broker: RunningBroker, peer: Peer
+) -> None:
+    """A queue's limit applies to every strand: SERVER_ERROR, or a redirect to the DLQ."""
     stream = peer.open()
     async with vibe.connected(broker, vibe.V1_1) as other:
         await other.create("q", maxQueueSize=1, overflowStrategy="DropNewest")
@@ -227,10 +235,10 @@ async def test_a_full_queue_refuses(broker: RunningBroker, peer: Peer) -> None:
         assert b"2" == (await other.delivered()).payload
 
 
-async def test_a_queue_that_blocks_publishers_holds_the_stream(
+async def test_a_queue_that_blocks_publishers_blocks_the_stream(
     broker: RunningBroker, peer: Peer
 ) -> None:
-    """BlockPublisher: this stream waits until there is room, others go on."""
+    """BlockPublisher: this stream waits for room, other streams continue."""
     one, two = peer.open(), peer.open()
     async with vibe.connected(broker, vibe.V1_1) as other:
         await other.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
@@ -244,8 +252,8 @@ async def test_a_queue_that_blocks_publishers_holds_the_stream(
         await one.expect(ack("2", 0), ack("3", 0))
 
 
-async def test_many_streams_publish_at_once(broker: RunningBroker, peer: Peer) -> None:
-    """Every one of them is answered in its own order, and nothing is stored twice."""
+async def test_many_streams_can_publish_at_once(broker: RunningBroker, peer: Peer) -> None:
+    """Each is answered in its own order, and the broker stores nothing twice."""
     streams = [peer.open() for _ in range(20)]
     for number in range(25):
         for stream in streams:

@@ -1,4 +1,4 @@
-"""Routing by recipient, and what the gateway seals: who gets a Publish, and as what."""
+"""Routing by recipient, and what the gateway seals."""
 
 import pytest
 
@@ -23,8 +23,8 @@ from tests.integration.qumbed.peer import (
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_recipients_message_goes_to_its_key_only(peer: Peer) -> None:
-    """Each subscriber of the topic whose key has that id, and nobody else."""
+async def test_a_message_with_a_recipient_goes_to_that_key_only(peer: Peer) -> None:
+    """To each subscriber of the topic whose key has that id, and to no other."""
     alice, bob, again, writer = (peer.open() for _ in range(4))
     await alice.subscribe("t", ALICE)
     await bob.subscribe("t", BOB)
@@ -37,8 +37,8 @@ async def test_a_recipients_message_goes_to_its_key_only(peer: Peer) -> None:
     await alice.expect_silence()
 
 
-async def test_without_a_recipient_it_goes_to_all(peer: Peer) -> None:
-    """An empty recipient_key_id: to all subscribers of the topic."""
+async def test_a_message_without_a_recipient_goes_to_all(peer: Peer) -> None:
+    """An empty recipient_key_id selects all subscribers of the topic."""
     alice, bob, writer = (peer.open() for _ in range(3))
     await alice.subscribe("t", ALICE)
     await bob.subscribe("t", BOB)
@@ -46,12 +46,12 @@ async def test_without_a_recipient_it_goes_to_all(peer: Peer) -> None:
     assert ack("1", 2) == await writer.ask(publish("t", box, sender=public(CAROL)))
     assert b"secret" == opened(await bob.message(), BOB)
 
-    # It is sealed: whom it is not for gets it as it is, and cannot open it.
+    # Subscribers it was not sealed for get it unchanged, and cannot open it.
     assert box == unb64((await alice.message())["m"]["encrypted_payload"])
 
 
-async def test_nobody_with_that_key_is_nobody(peer: Peer) -> None:
-    """It is stored all the same."""
+async def test_a_message_for_an_absent_recipient_is_delivered_to_none(peer: Peer) -> None:
+    """The broker stores it all the same."""
     alice, writer = peer.open(), peer.open()
     await alice.subscribe("t", ALICE)
     assert ack("1", 0) == await writer.ask(publish("t", b"1", recipient=key_id(BOB)))
@@ -61,7 +61,7 @@ async def test_nobody_with_that_key_is_nobody(peer: Peer) -> None:
 async def test_a_plain_message_for_a_recipient_is_sealed_for_it(
     broker: RunningBroker, peer: Peer
 ) -> None:
-    """Routing and sealing have nothing to do with each other."""
+    """Routing and sealing are independent of each other."""
     alice, bob, writer = (peer.open() for _ in range(3))
     await alice.subscribe("t", ALICE)
     await bob.subscribe("t", BOB)
@@ -76,7 +76,7 @@ async def test_a_plain_message_for_a_recipient_is_sealed_for_it(
 async def test_a_recipient_filters_qumbed_subscribers_only(
     broker: RunningBroker, peer: Peer
 ) -> None:
-    """Other strands get it: they have no keys."""
+    """Other strands have no keys, so their subscribers get the message."""
     writer = peer.open()
     async with blip_connected(broker) as blip:
         subscription = await blip.subscribe("t")
@@ -86,8 +86,8 @@ async def test_a_recipient_filters_qumbed_subscribers_only(
         assert box == (await blip.take(subscription))[1]
 
 
-async def test_route_all_is_send_to_everyone() -> None:
-    """qumbed.route = "all": as the original does it."""
+async def test_route_all_ignores_the_recipient() -> None:
+    """qumbed.route = "all" behaves like the original."""
     async with broker_at(qumbed={"route": "all"}) as broker, connected(broker) as peer:
         alice, writer = peer.open(), peer.open()
         await alice.subscribe("t", ALICE)
@@ -98,8 +98,8 @@ async def test_route_all_is_send_to_everyone() -> None:
         assert box == unb64((await alice.message())["m"]["encrypted_payload"])
 
 
-async def test_without_a_gateway_only_sealed_ones_arrive() -> None:
-    """qumbed.gateway = "off": plain, opaque, and other strands' messages are not for them."""
+async def test_without_a_gateway_only_sealed_messages_arrive() -> None:
+    """qumbed.gateway = "off" keeps plain, opaque and other strands' messages away."""
     async with broker_at(qumbed={"gateway": "off"}) as broker, connected(broker) as peer:
         bob, writer = peer.open(), peer.open()
         await bob.subscribe("t", BOB)
@@ -113,8 +113,8 @@ async def test_without_a_gateway_only_sealed_ones_arrive() -> None:
         await bob.expect_silence()
 
 
-async def test_each_subscriber_has_a_box_of_its_own(broker: RunningBroker, peer: Peer) -> None:
-    """The gateway seals for each key, with another nonce every time."""
+async def test_each_subscriber_gets_its_own_box(broker: RunningBroker, peer: Peer) -> None:
+    """The gateway seals for each key, with a new nonce every time."""
     streams = {key: peer.open() for key in (ALICE, BOB, CAROL)}
     for key, stream in streams.items():
         await stream.subscribe("t", key)

@@ -1,4 +1,4 @@
-"""The real process with the Qumbed strand: its address, its identity, its announcement."""
+"""The real process with the Qumbed strand: its address, identity and mDNS announcement."""
 
 import asyncio
 import socket
@@ -13,8 +13,8 @@ from tests.integration.served import refused, served
 pytestmark = pytest.mark.asyncio
 
 
-async def test_without_qumbed_there_is_nothing_of_it(tmp_path: Path) -> None:
-    """Off: neither its address, nor its fingerprint, nor the gateway's key; nor their files."""
+async def test_a_broker_without_qumbed_shows_no_trace_of_it(tmp_path: Path) -> None:
+    """Off means no address, no fingerprint, no gateway key and no files."""
     async with served(tmp_path, "--qumbed", "off") as broker:
         facts = await broker.ready()
 
@@ -25,8 +25,8 @@ async def test_without_qumbed_there_is_nothing_of_it(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "gateway.key").exists()
 
 
-async def test_a_qumbed_address_that_is_taken_is_69(tmp_path: Path) -> None:
-    """UDP has addresses, too; the error names the strand."""
+async def test_a_qumbed_address_in_use_exits_with_69(tmp_path: Path) -> None:
+    """UDP addresses can be taken as well; the error names the strand."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -36,22 +36,22 @@ async def test_a_qumbed_address_that_is_taken_is_69(tmp_path: Path) -> None:
     assert f"qumbed: cannot listen on {address}" in line
 
 
-async def test_qumbeds_identity_is_made_once(tmp_path: Path) -> None:
-    """Certificate and gateway key are kept, for their owner only, and told at every start."""
-    told = []
+async def test_qumbeds_identity_is_created_once(tmp_path: Path) -> None:
+    """Certificate and gateway key are kept, readable by their owner only, and logged."""
+    identities = []
     for _ in range(2):
         async with served(tmp_path) as broker:
             facts = await broker.ready()
-            told.append((facts["qumbed_fingerprint"], facts["gateway_public_key"]))
+            identities.append((facts["qumbed_fingerprint"], facts["gateway_public_key"]))
             assert 0 == await broker.end()
             assert facts["qumbed_fingerprint"] in broker.stderr
 
-    assert told[0] == told[1]
+    assert identities[0] == identities[1]
     for name in ("gateway.key", "qumbed.key.pem"):
         assert 0o600 == (tmp_path / "data" / name).stat().st_mode & 0o777
 
 
-async def test_a_broker_with_mdns_is_found(tmp_path: Path) -> None:
+async def test_a_broker_with_mdns_is_discoverable(tmp_path: Path) -> None:
     """`serve --mdns` announces the strand with its port, its key and its topics."""
     async with served(tmp_path, "--mdns") as broker:
         facts = await broker.ready()
@@ -60,7 +60,7 @@ async def test_a_broker_with_mdns_is_found(tmp_path: Path) -> None:
         found: list[Node] = []
         async with asyncio.timeout(PATIENCE_S):
             while not any("news" in node.topics for node in found):
-                # Others may be announced on this machine, too.
+                # Other brokers may announce themselves on this machine, too.
                 nodes = await find(0.5)
                 found = [
                     node for node in nodes if node.public_key == facts["gateway_public_key"]
@@ -71,10 +71,10 @@ async def test_a_broker_with_mdns_is_found(tmp_path: Path) -> None:
         assert 0 == await broker.end()
 
 
-async def test_topics_are_not_announced_where_strangers_are_asked_who_they_are(
+async def test_topics_are_not_announced_where_a_key_is_required(
     tmp_path: Path,
 ) -> None:
-    """Names are not for everybody on the network; that there is a broker is."""
+    """The whole network may see the broker, but not its topics."""
     async with served(tmp_path) as broker:
         await broker.ready()
         async with broker.peer() as peer:

@@ -1,4 +1,4 @@
-"""Between the strands: Qumbed to Blip and Vibe and back, and what no frame can carry."""
+"""Between the strands: Qumbed to Blip and Vibe and back, and messages too large for it."""
 
 import base64
 import json
@@ -32,10 +32,10 @@ PAYLOADS = [b"", b'{"a" : 1}', "é".encode(), b"\xff\x00", bytes(range(256)) * 2
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_blip_to_qumbed(
+async def test_a_blip_message_reaches_qumbed(
     broker: RunningBroker, peer: Peer, qos: int, payload: bytes
 ) -> None:
-    """Sealed by the gateway for the subscriber's key; byte for byte."""
+    """The gateway seals it for the subscriber's key; it arrives byte for byte."""
     stream = peer.open()
     await stream.subscribe("t", ALICE)
     async with blip.connected(broker) as other:
@@ -50,14 +50,14 @@ async def test_blip_to_qumbed(
     assert broker.clock.now_us() // 1000 == message["m"]["timestamp_ms"]
 
 
-async def test_vibe_to_qumbed(broker: RunningBroker, peer: Peer) -> None:
-    """The same; a Vibe header that looks like one of ours means nothing."""
+async def test_a_vibe_message_reaches_qumbed(broker: RunningBroker, peer: Peer) -> None:
+    """The same; a Vibe header that imitates one of Qumbed's fields has no effect."""
     stream = peer.open()
     await stream.subscribe("q", ALICE)
     async with vibe.connected(broker) as other:
-        pretended = {"senderPublicKey": str(b64(public(BOB))), "schemaId": "x"}
+        imitated = {"senderPublicKey": str(b64(public(BOB))), "schemaId": "x"}
         text = json.dumps("x" * 60).encode()
-        await other.publish("q", text, "m", **pretended)
+        await other.publish("q", text, "m", **imitated)
     message = await stream.message()
 
     assert text == opened(message, ALICE)
@@ -66,8 +66,10 @@ async def test_vibe_to_qumbed(broker: RunningBroker, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
-async def test_qumbed_to_blip(broker: RunningBroker, peer: Peer, payload: bytes) -> None:
-    """The payload's bytes as they are."""
+async def test_a_qumbed_message_reaches_blip(
+    broker: RunningBroker, peer: Peer, payload: bytes
+) -> None:
+    """The payload arrives byte for byte."""
     async with blip.connected(broker) as other:
         subscription = await other.subscribe("t")
         await peer.open().publish("t", payload)
@@ -75,8 +77,8 @@ async def test_qumbed_to_blip(broker: RunningBroker, peer: Peer, payload: bytes)
         assert payload == (await other.take(subscription))[1]
 
 
-async def test_a_box_reaches_blip_as_it_is(broker: RunningBroker, peer: Peer) -> None:
-    """A Qumbed message is its sealed bytes."""
+async def test_a_box_reaches_blip_unchanged(broker: RunningBroker, peer: Peer) -> None:
+    """To Blip, the sealed bytes are the message."""
     box = sealed(b"secret", ALICE, BOB)
     async with blip.connected(broker) as other:
         subscription = await other.subscribe("t")
@@ -85,8 +87,8 @@ async def test_a_box_reaches_blip_as_it_is(broker: RunningBroker, peer: Peer) ->
         assert box == (await other.take(subscription))[1]
 
 
-async def test_qumbed_to_vibe(broker: RunningBroker, peer: Peer) -> None:
-    """JSON as it is, with what the publisher said as headers."""
+async def test_a_qumbed_message_reaches_vibe(broker: RunningBroker, peer: Peer) -> None:
+    """The JSON arrives unchanged, with the publisher's fields as headers."""
     schema, payload = "control.Command", b'{"action":"go"}'
     async with vibe.connected(broker) as other:
         await other.subscribe("q")
@@ -100,7 +102,7 @@ async def test_qumbed_to_vibe(broker: RunningBroker, peer: Peer) -> None:
 
 
 async def test_a_box_reaches_vibe_as_base64(broker: RunningBroker, peer: Peer) -> None:
-    """Whoever has the key can open it there: all that it takes is in the headers."""
+    """The headers hold everything that the recipient needs to open it."""
     box = sealed(b"secret", ALICE, BOB)
     async with vibe.connected(broker) as other:
         await other.subscribe("q")
@@ -113,8 +115,8 @@ async def test_a_box_reaches_vibe_as_base64(broker: RunningBroker, peer: Peer) -
         assert b64(key_id(BOB)) == got.headers["recipientKeyId"]
 
 
-async def test_one_publish_reaches_all_three(broker: RunningBroker, peer: Peer) -> None:
-    """Whichever strand it came from."""
+async def test_one_publish_reaches_all_three_strands(broker: RunningBroker, peer: Peer) -> None:
+    """Whichever strand it was published on."""
     reader, writer = peer.open(), peer.open()
     await reader.subscribe("t", ALICE)
     async with blip.connected(broker) as one, vibe.connected(broker) as two:
@@ -130,10 +132,10 @@ async def test_one_publish_reaches_all_three(broker: RunningBroker, peer: Peer) 
         assert wanted == await two.payloads(3)
 
 
-async def test_what_no_frame_can_carry_is_a_dead_letter(
+async def test_a_message_too_large_for_a_frame_becomes_a_dead_letter(
     broker: RunningBroker, peer: Peer
 ) -> None:
-    """tooLarge, once for each subscription; what comes behind it comes."""
+    """Once for each subscription, as tooLarge; the messages behind it are delivered."""
     one, two = peer.open(), peer.open()
     await one.subscribe("t", ALICE)
     await two.subscribe("t", BOB)
@@ -142,17 +144,17 @@ async def test_what_no_frame_can_carry_is_a_dead_letter(
         assert b"small" == opened(await one.message(), ALICE)
         assert b"small" == opened(await two.message(), BOB)
         await other.subscribe("dlq.t")
-        # No Vibe frame can carry it either; it stays there for who can.
+        # No Vibe frame can carry it either; it stays for a consumer that can.
         await one.expect_silence()
 
     assert 2 == core(broker).stats.dead_lettered
     assert 2 == core(broker).queues.by_name["dlq.t"].waiting()
 
 
-async def test_a_dead_letter_that_no_frame_can_carry_is_dropped(
+async def test_a_dead_letter_too_large_for_a_frame_is_dropped(
     broker: RunningBroker, peer: Peer
 ) -> None:
-    """Dead letters do not die again: counted, and gone for that subscription."""
+    """A dead letter is not dead-lettered again: the broker counts it and moves on."""
     stream = peer.open()
     await stream.subscribe("dlq.t", ALICE)
     async with blip.connected(broker) as source:
@@ -162,8 +164,8 @@ async def test_a_dead_letter_that_no_frame_can_carry_is_dropped(
     assert {"tooLarge": 1} == dict(core(broker).stats.dropped.by_reason)
 
 
-async def test_a_message_of_before_a_restart_is_whole(tmp_path: Path) -> None:
-    """Read back from the log: sender, schema and recipient are what they were."""
+async def test_a_message_from_before_a_restart_is_complete(tmp_path: Path) -> None:
+    """Sender, schema and recipient are read back from the log."""
     offline: dict[str, object] = {"offline_s": 600.0}
     box = sealed(b"secret", ALICE, BOB)
     async with broker_at(tmp_path, qumbed=offline) as broker, connected(broker) as peer:

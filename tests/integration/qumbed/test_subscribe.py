@@ -1,4 +1,4 @@
-"""Subscribe, Unsubscribe and Message: who gets what, from when on, until when."""
+"""Subscribe, Unsubscribe and Message: which messages a subscriber gets, and until when."""
 
 import pytest
 
@@ -24,8 +24,8 @@ from tests.integration.qumbed.peer import (
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_message_says_all_that_the_page_says(broker: RunningBroker, peer: Peer) -> None:
-    """topic, encrypted_payload, the sender's key and its id; id, schema_id, timestamp_ms."""
+async def test_a_message_has_every_documented_field(broker: RunningBroker, peer: Peer) -> None:
+    """Topic, payload, the sender's key and its id, message id, schema and timestamp."""
     stream = peer.open()
     await stream.subscribe("t/é", BOB)
     box = sealed(b"{}", ALICE, BOB)
@@ -46,8 +46,8 @@ async def test_a_message_says_all_that_the_page_says(broker: RunningBroker, peer
     } == await stream.message()
 
 
-async def test_a_subscribes_ack_comes_before_its_first_message(peer: Peer) -> None:
-    """Also when a message is on its way already."""
+async def test_the_ack_of_a_subscribe_precedes_its_first_message(peer: Peer) -> None:
+    """Even when a publish is already pipelined behind it."""
     stream = peer.open()
     stream.send(subscribe("t", public(ALICE), frame_id="s"), publish("t", b"1", frame_id="p"))
     await stream.expect(ack("s"), ack("p", 1))
@@ -55,8 +55,8 @@ async def test_a_subscribes_ack_comes_before_its_first_message(peer: Peer) -> No
     assert b"1" == opened(await stream.message(), ALICE)
 
 
-async def test_only_what_comes_after_a_subscribe_is_its_own(peer: Peer) -> None:
-    """Nothing from before, whatever the log holds."""
+async def test_a_subscriber_gets_only_later_messages(peer: Peer) -> None:
+    """Nothing older, whatever the log holds."""
     one, two = peer.open(), peer.open()
     for number in range(10):
         await one.publish("t", b"%d" % number)
@@ -66,8 +66,8 @@ async def test_only_what_comes_after_a_subscribe_is_its_own(peer: Peer) -> None:
     await two.expect_silence()
 
 
-async def test_messages_come_in_order_on_every_stream(broker: RunningBroker) -> None:
-    """Five streams of two connections; each gets all, in the order of their ids."""
+async def test_messages_arrive_in_order_on_every_stream(broker: RunningBroker) -> None:
+    """Each of five streams on two connections gets all of them, in the order of their ids."""
     async with connected(broker) as one, connected(broker) as two:
         streams = [one.open(), one.open(), one.open(), two.open(), two.open()]
         for stream in streams:
@@ -83,8 +83,8 @@ async def test_messages_come_in_order_on_every_stream(broker: RunningBroker) -> 
             assert [f"{n}" for n in range(1, 201)] == [one["m"]["id"] for one in found]
 
 
-async def test_a_subscription_is_of_one_stream_and_topic(peer: Peer) -> None:
-    """Another stream of the connection, or another topic, gets nothing of it."""
+async def test_a_subscription_belongs_to_one_stream_and_topic(peer: Peer) -> None:
+    """It delivers nothing to other streams and nothing of other topics."""
     one, two, three = peer.open(), peer.open(), peer.open()
     await one.subscribe("a", ALICE)
     await two.subscribe("b", BOB)
@@ -99,7 +99,7 @@ async def test_a_subscription_is_of_one_stream_and_topic(peer: Peer) -> None:
 
 
 async def test_a_second_subscribe_replaces_the_first(peer: Peer) -> None:
-    """Same stream, same topic: the new key, and each message once."""
+    """On the same stream and topic: the new key applies, and each message arrives once."""
     one, two = peer.open(), peer.open()
     await one.subscribe("t", ALICE)
     await two.publish("t", b"1")
@@ -112,8 +112,8 @@ async def test_a_second_subscribe_replaces_the_first(peer: Peer) -> None:
     await one.expect_silence()
 
 
-async def test_an_unsubscribe_is_acknowledged_and_ends_it(peer: Peer) -> None:
-    """Behind its Ack nothing comes; the stream's other topics go on."""
+async def test_an_unsubscribe_is_acknowledged_and_ends_the_subscription(peer: Peer) -> None:
+    """Nothing arrives after its Ack; the stream's other topics continue."""
     one, two = peer.open(), peer.open()
     await one.subscribe("a", ALICE)
     await one.subscribe("b", ALICE)
@@ -124,18 +124,18 @@ async def test_an_unsubscribe_is_acknowledged_and_ends_it(peer: Peer) -> None:
     await one.expect_silence()
 
 
-async def test_what_is_not_subscribed_can_be_unsubscribed(peer: Peer) -> None:
-    """Ack: it is as the peer wants it."""
+async def test_an_unsubscribe_without_a_subscription_is_acknowledged(peer: Peer) -> None:
+    """The state is already what the peer wants."""
     one, two = peer.open(), peer.open()
     await two.subscribe("t", ALICE)
 
     assert ack() == await one.ask(unsubscribe("t"))
-    assert ack() == await one.ask(unsubscribe("never heard of"))
+    assert ack() == await one.ask(unsubscribe("unknown"))
     assert ack("1", 1) == await one.ask(publish("t", b"1"))
 
 
 async def test_a_fin_ends_the_streams_subscriptions(broker: RunningBroker, peer: Peer) -> None:
-    """And only that stream's."""
+    """Those of other streams continue."""
     one, two, three = peer.open(), peer.open(), peer.open()
     await one.subscribe("t", ALICE)
     await two.subscribe("t", ALICE)
@@ -149,7 +149,7 @@ async def test_a_fin_ends_the_streams_subscriptions(broker: RunningBroker, peer:
 async def test_a_reset_ends_the_streams_subscriptions(
     broker: RunningBroker, peer: Peer
 ) -> None:
-    """A stream that breaks off leaves nothing behind."""
+    """A stream that is reset leaves nothing behind."""
     one, two = peer.open(), peer.open()
     await one.subscribe("t", ALICE)
     one.reset()
@@ -161,7 +161,7 @@ async def test_a_reset_ends_the_streams_subscriptions(
 async def test_a_bad_frame_ends_the_streams_subscriptions(
     broker: RunningBroker, peer: Peer
 ) -> None:
-    """What closes a stream closes them."""
+    """It closes the stream, and they end with it."""
     one, two = peer.open(), peer.open()
     await one.subscribe("t", ALICE)
     one.send(b"\0\0\0\0")
@@ -172,8 +172,8 @@ async def test_a_bad_frame_ends_the_streams_subscriptions(
     assert ack("1", 0) == await two.ask(publish("t", b"1"))
 
 
-async def test_a_connection_that_goes_takes_its_subscriptions(broker: RunningBroker) -> None:
-    """All of them, and those of others stay."""
+async def test_a_closed_connection_ends_its_subscriptions(broker: RunningBroker) -> None:
+    """All of them; those of other connections stay."""
     async with connected(broker) as other:
         stays = other.open()
         await stays.subscribe("t", ALICE)
@@ -185,20 +185,20 @@ async def test_a_connection_that_goes_takes_its_subscriptions(broker: RunningBro
         assert ack("1", 1) == await other.open().ask(publish("t", b"1"))
 
 
-async def test_a_schema_that_is_unknown_is_refused(peer: Peer) -> None:
-    """SCHEMA_UNKNOWN on Subscribe; a known one, and none, are fine. The stream stays."""
+async def test_a_subscribe_with_an_unknown_schema_is_refused(peer: Peer) -> None:
+    """SCHEMA_UNKNOWN; the stream stays open, and a known schema is accepted."""
     stream = peer.open()
     stream.send(subscribe("t", public(ALICE), "no.such", frame_id="x"))
     assert "unknown schema: no.such" == await stream.expect_error("SCHEMA_UNKNOWN", "x")
     assert ack("1", 0) == await stream.ask(publish("t", b"1"))
     await stream.subscribe("t", ALICE, "sensor.Temperature")
 
-    # A subscriber's schema says what it understands; it filters nothing.
+    # A subscriber's schema documents what it understands; it does not filter.
     assert ack("2", 1) == await stream.ask(publish("t", b"1"))
 
 
 async def test_interleaved_publishers_never_corrupt_a_stream(broker: RunningBroker) -> None:
-    """Many writers, few readers, payloads of all sizes: every frame comes whole."""
+    """Many publishers, few subscribers, payloads of all sizes: every frame arrives intact."""
     sizes = (0, 1, 100, 1_000, 1_400, 5_000, 60_000)
     async with connected(broker) as one, connected(broker) as two:
         readers = [two.open(), two.open()]
@@ -223,8 +223,8 @@ async def test_interleaved_publishers_never_corrupt_a_stream(broker: RunningBrok
                 assert wanted == own
 
 
-def _is_unsure(broker: RunningBroker) -> bool:
-    """Whether something is on its way of which nobody knows that it has arrived."""
+def _has_unconfirmed(broker: RunningBroker) -> bool:
+    """Return whether a message was sent that no subscriber has confirmed yet."""
     engine = broker.daemon.status.engine
     assert engine is not None
     followers = engine.broker.followers.by_id.values()
@@ -232,7 +232,7 @@ def _is_unsure(broker: RunningBroker) -> bool:
 
 
 async def test_a_returning_key_gets_what_it_missed() -> None:
-    """qumbed.offline_s: the same principal, topic and key; in order, and once."""
+    """qumbed.offline_s: for the same principal, topic and key, in order and once."""
     async with broker_at(qumbed={"offline_s": 60.0}) as broker, connected(broker) as other:
         writer = other.open()
         async with connected(broker) as peer:
@@ -240,7 +240,7 @@ async def test_a_returning_key_gets_what_it_missed() -> None:
             await stream.subscribe("t", ALICE)
             await writer.publish("t", b"0")
             assert b"0" == opened(await stream.message(), ALICE)
-            await until(lambda: not _is_unsure(broker))
+            await until(lambda: not _has_unconfirmed(broker))
             stream.finish()
             await stream.expect_end()
         assert ack("3", 0) == await writer.ask(publish("t", b"1"))
@@ -252,13 +252,13 @@ async def test_a_returning_key_gets_what_it_missed() -> None:
             found = [opened(await stream.message(), ALICE) for _ in range(2)]
             assert [b"1", b"2"] == found
             await stream.expect_silence()
-            stranger = peer.open()
-            await stranger.subscribe("t", BOB)
-            await stranger.expect_silence()
+            newcomer = peer.open()
+            await newcomer.subscribe("t", BOB)
+            await newcomer.expect_silence()
 
 
-async def test_whoever_is_away_for_too_long_gets_nothing() -> None:
-    """The time counts while it is away."""
+async def test_a_subscriber_that_is_away_too_long_gets_nothing() -> None:
+    """qumbed.offline_s counts from its disconnection."""
     async with broker_at(qumbed={"offline_s": 60.0}) as broker, connected(broker) as peer:
         one, two = peer.open(), peer.open()
         await one.subscribe("t", ALICE)
@@ -271,8 +271,8 @@ async def test_whoever_is_away_for_too_long_gets_nothing() -> None:
         await three.expect_silence()
 
 
-async def test_what_a_device_out_of_reach_was_sent_comes_when_it_returns() -> None:
-    """qumbed.offline_s: QUIC had taken it, and the device never got it: it is not lost."""
+async def test_an_unreachable_device_gets_its_messages_when_it_returns() -> None:
+    """qumbed.offline_s covers messages that QUIC accepted but the device never got."""
     async with broker_at(qumbed={"offline_s": 60.0}) as broker:
         async with connected(broker) as other, connected(broker) as peer:
             stream, writer = peer.open(), other.open()

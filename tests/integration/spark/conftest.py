@@ -1,4 +1,4 @@
-"""A real session for all tests that want one: the JVM, its Python workers, nothing faked."""
+"""One real Spark session for all tests: the JVM and its Python workers, nothing faked."""
 
 from collections.abc import Iterator
 from contextlib import chdir
@@ -23,7 +23,7 @@ QUICK = {
 }
 
 ON_LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
-"""For the environment of a cluster, whose executors would have the machine's own address."""
+"""Keeps the executors of a cluster on loopback instead of the machine's own address."""
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def directory(spark: SparkSession) -> Path:
-    """Where the JVM and its Python processes are, for paths that are relative."""
-    jvm = spark.sparkContext._jvm  # noqa: SLF001 - nobody else knows
+    """The working directory of the JVM and its Python processes, for relative paths."""
+    jvm = spark.sparkContext._jvm  # noqa: SLF001 - only the JVM knows it
     assert jvm is not None
     return Path(jvm.java.lang.System.getProperty("user.dir"))

@@ -1,4 +1,4 @@
-"""The processes below another one: JVMs, and the Python workers that come and go with them."""
+"""The descendants of a process: JVMs and their Python workers."""
 
 from contextlib import suppress
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def family_of(process: psutil.Process) -> list[tuple[str, psutil.Process]]:
-    """Return the processes below *process*, with their names; those just gone are left out."""
+    """Return the descendants of *process* that still run, with their names."""
     found = []
     for member in process.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -15,7 +15,7 @@ def family_of(process: psutil.Process) -> list[tuple[str, psutil.Process]]:
 
 
 def executors_of(driver: psutil.Process) -> list[psutil.Process]:
-    """Return the executors of a cluster of processes: the JVMs below the driver's own one."""
+    """Return the executors of a local cluster: the JVMs below the driver's JVM."""
     jvms = [member for name, member in family_of(driver) if name == "java"]
     found = []
     for jvm in jvms:
@@ -26,21 +26,21 @@ def executors_of(driver: psutil.Process) -> list[psutil.Process]:
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
-    """Return the Python processes below *process*."""
+    """Return the Python descendants of *process*."""
     with suppress(psutil.NoSuchProcess):
         return [member for name, member in family_of(process) if "python" in name]
     return []
 
 
 class Tasks:
-    """The tasks of a cluster, told by workers that have worked since the last look."""
+    """The running tasks of a cluster: workers that used the CPU since the last look."""
 
     def __init__(self, driver: psutil.Process) -> None:
         self._driver = driver
         self._spent: dict[int, float] = {}
 
     def busy(self) -> list[tuple[psutil.Process, psutil.Process]]:
-        """Return executors with workers that are in a task; at the first look none."""
+        """Return executors with a busy worker; the first call finds none."""
         found = []
         for executor in executors_of(self._driver):
             for worker in workers_of(executor):

@@ -1,4 +1,4 @@
-"""Logs for the pipelines, and their tables as readers without Spark see them."""
+"""Logs for the pipelines, and their tables as readers other than Spark see them."""
 
 import json
 from pathlib import Path
@@ -13,14 +13,14 @@ HOUR_US: Final = 3_600_000_000
 TEMPERATURE: Final = "sensor.Temperature"
 HUMIDITY: Final = "sensor.Humidity"
 SCHEMAS: Final = {"köln/temp": TEMPERATURE, "b": TEMPERATURE, "humid": HUMIDITY}
-"""The topics with a schema; there is one more, without."""
+"""The topics with a schema; one more has none."""
 
 TOPICS: Final = ("köln/temp", "humid", "b", "other")
 BAD: Final = (b"[", b"", b'{"celsius": "warm"}', b"\xff\xfe")
 
 
 def reading(number: int) -> bytes:
-    """A message, an hour later than the one before; one of five is no reading."""
+    """Return a message, an hour later than the previous one; one in five is invalid."""
     topic = TOPICS[number % 4]
     field = "percent" if topic == "humid" else "celsius"
     good = {field: number / 8, "timestamp_ms": number, "sensor_id": f"s{number % 3}"}
@@ -34,7 +34,7 @@ def readings(count: int, first: int = 0) -> list[bytes]:
 
 
 def archived(out: Path) -> list[Row]:
-    """The rows of an archive without what its directories say, in the order of the log."""
+    """Return the rows of an archive without its partition columns, in log order."""
     rows = rows_of(out)
     for row in rows:
         del row["date"], row["topic_dir"]
@@ -42,7 +42,7 @@ def archived(out: Path) -> list[Row]:
 
 
 def in_delta(out: Path) -> list[Row]:
-    """The rows of an archive in Delta's format, as its library reads them; as above."""
+    """Return the same for an archive in Delta format, read with Delta's own library."""
     if not DeltaTable.is_deltatable(str(out)):
         return []
     table = DeltaTable(out).to_pyarrow_table().drop_columns(["date"])
@@ -50,14 +50,14 @@ def in_delta(out: Path) -> list[Row]:
 
 
 def rows_of(table: Path) -> list[Row]:
-    """The rows of one table, in the order of the log; there may be none yet."""
+    """Return the rows of one table in log order; there may be none yet."""
     if not any(table.rglob("*.parquet")):
         return []
     return sorted(pq.read_table(table).to_pylist(), key=lambda row: int(row["offset"]))
 
 
 def expected_typed(log: Path, schema: str) -> tuple[list[Row], list[Row]]:
-    """What a schema's table and its quarantine must have, found out by hand."""
+    """Return the expected rows of a schema's table and of its quarantine."""
     typed: list[Row] = []
     misfits: list[Row] = []
     for row in plain_rows(log):
@@ -78,19 +78,19 @@ def _fields(payload: bytes) -> dict[str, Any] | None:
 
 
 def typed_rows(out: Path, schema: str) -> tuple[list[Row], list[Row]]:
-    """What a schema's table and its quarantine have; each misfit had its reason."""
+    """Return the rows of a schema's table and its quarantine; each misfit has a reason."""
     misfits = [row for row in rows_of(out / "quarantine") if row["schema"] == schema]
     assert all(row.pop("reason") for row in misfits)
     return rows_of(out / schema), misfits
 
 
 def newest_commit(checkpoint: Path) -> Path:
-    """The file that says that the last batch is done."""
+    """Return the commit file of the last batch."""
     return max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
 
 
 def forget_newest_commit(checkpoint: Path) -> None:
-    """Let the last batch come again; Spark keeps a checksum beside the file."""
+    """Make Spark repeat the last batch; it keeps a checksum beside the commit file."""
     newest = newest_commit(checkpoint)
     newest.unlink()
     newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a replay has sent, beside what it was to send."""
+"""Helpers that compare what a replay sent with what it should send."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from tests.integration.spark.serving import Serving
 from tests.unit.columnar.logs import Row
 
 SAME: Final = ("key", "value", "headers", "priority")
-"""What a message keeps on its way."""
+"""The columns that a replay must not change."""
 
 
 def without_death(row: Row) -> Row:
@@ -15,6 +15,6 @@ def without_death(row: Row) -> Row:
 
 
 def replayed(broker: Serving, topic: str) -> list[Row]:
-    """What has come to a topic through the sink, in order."""
+    """Return the messages that the sink wrote to a topic, in order."""
     found = [r for r in broker.rows() if r["topic"] == topic and r["origin"] == "spark"]
     return [{name: row[name] for name in SAME} for row in found]

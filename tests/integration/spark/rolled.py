@@ -1,4 +1,4 @@
-"""Readings for the rollup, and its minutes as a reader and a subscriber see them."""
+"""Readings for the rollup, and its minutes in the table and on the topic."""
 
 import json
 import random
@@ -22,7 +22,7 @@ NUMBERS: Final = ("count", "min", "max", "last")
 
 
 def events_of(seed: int, size: int, first: int = 1) -> list[Event]:
-    """Readings that come out of order, some too late, some that are none, with their ids."""
+    """Return readings out of order, some too late and some invalid, with their offsets."""
     rng = random.Random(seed)
     found, now_ms = [], NOON_MS
     for offset in range(first, first + size):
@@ -40,13 +40,13 @@ def body(event: Event) -> bytes:
 
 
 def table(out: Path, name: str) -> list[dict[str, Any]]:
-    """What a plain reader sees; a table that was never written is empty."""
+    """Return a table's rows as pyarrow sees them; one that was never written is empty."""
     found = [pq.ParquetFile(file).read() for file in (out / name).glob("date=*/*.parquet")]
     return [row for part in found for row in part.to_pylist()]
 
 
 def check(out: Path, broker: Serving, expected: Minutes) -> None:
-    """Every minute once in the table and once on the topic, every other row in quarantine."""
+    """Assert that each minute is in table and topic once, and bad rows in quarantine."""
     rows = {(r["sensor_id"], ms(r["minute"])): r for r in table(out, SCHEMA)}
     sent = [json.loads(value) for value in broker.values(TOPIC)]
     apart = table(out, "quarantine")
@@ -57,10 +57,10 @@ def check(out: Path, broker: Serving, expected: Minutes) -> None:
         assert {name: minute[name] for name in NUMBERS} == {n: rows[key][n] for n in NUMBERS}
         assert rows[key]["mean"] == pytest.approx(minute["mean"], rel=1e-12)
     assert sorted(rows) == sorted((m["sensor_id"], m["minute_ms"]) for m in sent)
-    for told in sent:
-        row = rows[told["sensor_id"], told["minute_ms"]]
+    for published in sent:
+        row = rows[published["sensor_id"], published["minute_ms"]]
         assert {n: row[n] for n in (*NUMBERS, "mean")} == {
-            n: told[n] for n in (*NUMBERS, "mean")
+            n: published[n] for n in (*NUMBERS, "mean")
         }
     late = [r["offset"] for r in apart if r["reason"] == LATE]
     assert sorted(expected.late) == sorted(late)

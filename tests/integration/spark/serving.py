@@ -1,4 +1,4 @@
-"""`braidmq serve` with its Flight endpoint: a process to be killed and started again."""
+"""`braidmq serve` with its Flight endpoint, as a process that tests kill and restart."""
 
 import json
 import os
@@ -13,7 +13,9 @@ from pathlib import Path
 from tests.unit.spark.running import Running
 
 COMMAND = (sys.executable, "-c", "from braidmq.cli.main import run; run()", "serve", "--dev")
-SETTINGS = {"BRAIDMQ_WAL__RETENTION_HOURS": "0"}  # logs of tests are older than all retention
+SETTINGS = {
+    "BRAIDMQ_WAL__RETENTION_HOURS": "0"
+}  # the logs of tests are older than any retention
 PATIENCE_S = 200
 LOOK_S = 0.01
 
@@ -22,12 +24,12 @@ def until(is_so: Callable[[], object]) -> None:
     """Wait for a condition."""
     give_up = time.monotonic() + PATIENCE_S
     while not is_so():
-        assert time.monotonic() < give_up, "waited in vain"
+        assert time.monotonic() < give_up, "timed out"
         time.sleep(LOOK_S)
 
 
 class Serving(Running):
-    """A broker's process, one life after the other, always at the same address."""
+    """A broker that can be killed and restarted at the same address."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "")
@@ -36,7 +38,7 @@ class Serving(Running):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it is up."""
+        """Start it, and wait until it is ready."""
         self._ready_file.unlink(missing_ok=True)
         port = self.port if self.address else 0
         listeners = [f"--{name}=off" for name in ("blip", "vibe", "qumbed", "http")]
@@ -55,24 +57,24 @@ class Serving(Running):
         return self._ready_file.exists()
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it, without a word of warning if nothing else is said."""
+        """End it, by default with SIGKILL."""
         assert self._process is not None
         self._process.send_signal(number)
         self._process.wait(PATIENCE_S)
 
     def values(self, topic: str) -> list[str]:
-        """What a topic has, read from the log."""
+        """Return the values of a topic, read from the log."""
         return [row["value"].decode() for row in self.rows() if row["topic"] == topic]
 
     def staging(self) -> list[Path]:
-        """The stages that are being written, as far as something of them has come."""
+        """Return the stages being written that have received any rows."""
         found = (self.path / "stages").glob("*.tmp")
         return [file for file in found if file.stat().st_size > 0]
 
 
 @contextmanager
 def serving(path: Path) -> Iterator[Serving]:
-    """Have a broker on a data directory until the block ends."""
+    """Run a broker on a data directory until the block ends."""
     broker = Serving(path)
     broker.start()
     try:

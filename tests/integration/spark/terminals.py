@@ -1,9 +1,9 @@
-"""A terminal in which `braidmq pipeline` runs here, in the session that the tests share.
+"""A terminal in which `braidmq pipeline` runs in the Spark session that the tests share.
 
-Everything else is run by a real shell. Pipelines and scripts with Spark would each start a JVM
-of their own, some ten seconds of two cores; so `braidmq` is a script here that hands the words
-of a pipeline over a socket to the process of the tests, which runs the same `main` with them.
-Paths are relative to the directory of the JVM.
+A real shell runs everything else. Each pipeline would start its own JVM, some ten seconds on
+two cores; so here `braidmq` is a script that sends the arguments of a pipeline over a socket
+to the test process, which calls the same `main` with them. Paths are relative to the working
+directory of the JVM.
 """
 
 import io
@@ -28,18 +28,18 @@ _SCRIPT: Final = """#!{python}
 import json, os, socket, sys
 if sys.argv[1:2] != ["pipeline"]:
     os.execv({braidmq}, [{braidmq}, *sys.argv[1:]])
-with socket.socket(socket.AF_UNIX) as asking:
-    asking.connect({place})
-    with asking.makefile("rw") as line:
+with socket.socket(socket.AF_UNIX) as client:
+    client.connect({place})
+    with client.makefile("rw") as line:
         print(json.dumps([sys.argv[1:], dict(os.environ)]), file=line, flush=True)
-        code, said = json.loads(line.readline())
-sys.stderr.write(said)
+        code, output = json.loads(line.readline())
+sys.stderr.write(output)
 sys.exit(code)
 """
 
 
 class Terminal:
-    """Runs scripts in one directory, with an environment."""
+    """Runs scripts in one directory with one environment."""
 
     def __init__(self, directory: Path, tools: Path, environment: Mapping[str, str]) -> None:
         self._directory = directory
@@ -56,14 +56,14 @@ class Terminal:
         self._environment = {**environment, "PATH": path}
 
     def run(self, script: str) -> tuple[int, str]:
-        """Run a script of bash; return its exit code and all that it said."""
-        with socket.socket(socket.AF_UNIX) as asked:
-            asked.bind(str(self._place))
-            asked.listen()
-            asked.settimeout(WAIT_S)
-            said = self._directory / "said.txt"
+        """Run a bash script; return its exit code and its output."""
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(self._place))
+            server.listen()
+            server.settimeout(WAIT_S)
+            log = self._directory / "output.txt"
             with (
-                said.open("w") as output,
+                log.open("w") as output,
                 subprocess.Popen(
                     ["bash", "-euo", "pipefail", "-c", script],
                     cwd=self._directory,
@@ -73,37 +73,37 @@ class Terminal:
                 ) as process,
             ):
                 try:
-                    self._serve(asked, process)
+                    self._serve(server, process)
                 finally:
                     process.kill()
             self._place.unlink()
-            return process.returncode, said.read_text()
+            return process.returncode, log.read_text()
 
     @staticmethod
-    def _serve(asked: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    def _serve(server: socket.socket, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + SECONDS_MAX
         while process.poll() is None:
             assert time.monotonic() < deadline, process.args
             try:
-                asking, _ = asked.accept()
+                client, _ = server.accept()
             except TimeoutError:
                 continue
-            asking.settimeout(None)
-            with asking, asking.makefile("rw") as line:
+            client.settimeout(None)
+            with client, client.makefile("rw") as line:
                 words, environment = json.loads(line.readline())
-                print(json.dumps(_answered(words, environment)), file=line, flush=True)
+                print(json.dumps(_run(words, environment)), file=line, flush=True)
 
 
-def _answered(words: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    said = io.StringIO()
-    with _variables(environment), redirect_stdout(said), redirect_stderr(said):
+def _run(words: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    output = io.StringIO()
+    with _variables(environment), redirect_stdout(output), redirect_stderr(output):
         code = main(words)
-    return code, said.getvalue()
+    return code, output.getvalue()
 
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Have our own variables as the shell has them."""
+    """Set BraidMQ's environment variables as in the shell."""
     before = {name: value for name, value in os.environ.items() if name.startswith(OURS)}
     here = {name: value for name, value in wanted.items() if name.startswith(OURS)}
     try:

@@ -1,4 +1,4 @@
-"""The archive in a real session: it is the log, as plain pyarrow reads it."""
+"""The archive in a real session matches the log, as plain pyarrow reads it."""
 
 import os
 import re
@@ -49,15 +49,15 @@ def plan_of(log: Path, out: Path, limit: int = 150) -> Plan:
 
 
 def kill(part: str) -> None:
-    """Kill the processes of this session whose command line has *part*."""
+    """Kill the processes of this session whose command line contains *part*."""
     for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # some are gone or going
+        with suppress(psutil.Error):  # it may have exited already
             if part in " ".join(child.cmdline()):
                 child.kill()
 
 
 class Archived:
-    """A log that goes on, and its archive."""
+    """A growing log and its archive."""
 
     def __init__(self, root: Path, wal: Wal) -> None:
         self.log, self.out, self.wal = root / "log", root / "out", wal
@@ -73,7 +73,7 @@ class Archived:
 
 @pytest.fixture(scope="module")
 def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
-    """An archive that is complete, as every test must leave it."""
+    """A complete archive; every test must leave it complete."""
     root = tmp_path_factory.mktemp("archive")
     with log_of(root / "log", [*varied(100), *readings(100)]) as wal:
         found = Archived(root, wal)
@@ -81,8 +81,8 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield found
 
 
-def test_an_archive_is_the_log(spark: SparkSession, done: Archived) -> None:
-    """Row for row, all columns; Spark sees the same topics as pyarrow does."""
+def test_an_archive_matches_the_log(spark: SparkSession, done: Archived) -> None:
+    """All rows and columns; Spark sees the same topics as pyarrow."""
     expected = plain_rows(done.log)
     assert expected == archived(done.out)
     topics = spark.read.parquet(str(done.out)).select("topic").distinct().toArrow()
@@ -92,8 +92,8 @@ def test_an_archive_is_the_log(spark: SparkSession, done: Archived) -> None:
     assert re.fullmatch(r"archive: batch 1, \d+ rows in .* rows/s, lag 0", done.lines[1])
 
 
-def test_files_lie_by_day_and_topic(done: Archived) -> None:
-    """In UTC, and nothing else is in them."""
+def test_files_are_partitioned_by_day_and_topic(done: Archived) -> None:
+    """Days are in UTC; the directories hold no other files."""
     for row in pq.read_table(done.out).to_pylist():
         assert row["timestamp"].date().isoformat() == row["date"]
         assert row["topic_dir"].startswith(f"{row['topic']}~")
@@ -101,13 +101,13 @@ def test_files_lie_by_day_and_topic(done: Archived) -> None:
 
 
 @pytest.mark.parametrize("reader", OF_FILES)
-def test_other_readers_see_what_pyarrow_sees(done: Archived, reader: str) -> None:
-    """Each row once, all columns and what the directories say, by the pattern of the page."""
+def test_other_readers_see_the_same_rows_as_pyarrow(done: Archived, reader: str) -> None:
+    """Each row once, with all columns and partitions, by the documented file pattern."""
     assert rows_of(done.out) == OF_FILES[reader](done.out)
 
 
-def test_files_found_by_pattern_are_the_log(done: Archived) -> None:
-    """One by one, as readers have them that know of no directories; nothing else is found."""
+def test_the_files_alone_match_the_log(done: Archived) -> None:
+    """Read one by one, by a reader that ignores the partition directories."""
     tables = [pq.ParquetFile(file).read() for file in done.files()]
     rows = [row for table in tables for row in table.to_pylist()]
 
@@ -117,7 +117,7 @@ def test_files_found_by_pattern_are_the_log(done: Archived) -> None:
 def test_a_directory_with_a_columns_name_would_hide_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Which is why that of a topic is called otherwise."""
+    """Which is why a topic's directory has another name."""
     place = tmp_path / "topic=escaped"
     place.mkdir()
     pq.write_table(pa.table({"topic": ["as it is"]}), place / "a.parquet")
@@ -128,7 +128,7 @@ def test_a_directory_with_a_columns_name_would_hide_it(
 
 
 def test_a_lost_commit_changes_nothing(done: Archived) -> None:
-    """The batch comes again, and is there."""
+    """Spark repeats the batch, which is already there."""
     before = done.files()
     forget_newest_commit(done.out / "_checkpoint")
     done.run()
@@ -138,7 +138,7 @@ def test_a_lost_commit_changes_nothing(done: Archived) -> None:
 
 
 def test_another_checkpoint_is_refused(done: Archived, tmp_path: Path) -> None:
-    """It would write everything twice; one line says so, and the archive is as it was."""
+    """It would write everything twice; the error says so, and the archive is unchanged."""
     with pytest.raises(
         BraidError, match=r"archive: .*batch \d belongs to the query .*empty --out"
     ):
@@ -147,10 +147,10 @@ def test_another_checkpoint_is_refused(done: Archived, tmp_path: Path) -> None:
     assert plain_rows(done.log) == archived(done.out)
 
 
-def test_a_run_goes_on_with_what_came_since_and_compacts(
+def test_a_run_adds_new_messages_and_compacts(
     done: Archived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each directory has one file then, and the table the same rows."""
+    """Afterwards each directory has one file, and the table the same rows."""
     monkeypatch.setattr(compaction, "FILES_MIN", 2)
     write(done.wal, readings(50, 100))
     done.run(compact=True)
@@ -160,8 +160,8 @@ def test_a_run_goes_on_with_what_came_since_and_compacts(
     assert any(file.name.startswith("merged-") for file in done.files())
 
 
-def test_processes_that_die_are_replaced(tmp_path: Path) -> None:
-    """The source's, and those of tasks: the run goes on by itself, and nothing is twice."""
+def test_killed_processes_are_replaced(tmp_path: Path) -> None:
+    """Those of the source and of tasks: the run continues, and no row is there twice."""
     log = write_log(tmp_path / "log", readings(120))
     lines: list[str] = []
 
@@ -178,8 +178,8 @@ def test_processes_that_die_are_replaced(tmp_path: Path) -> None:
     assert plain_rows(log) == archived(tmp_path / "out")
 
 
-def test_a_signal_ends_a_run_behind_its_batch(tmp_path: Path) -> None:
-    """What it has written is whole; the next run goes on from there."""
+def test_a_signal_ends_a_run_after_its_batch(tmp_path: Path) -> None:
+    """What it has written is complete; the next run continues from there."""
     log = write_log(tmp_path / "log", readings(90))
     lines: list[str] = []
 
@@ -199,8 +199,8 @@ def test_a_signal_ends_a_run_behind_its_batch(tmp_path: Path) -> None:
     assert plain_rows(log) == archived(tmp_path / "out")
 
 
-def test_an_archive_that_fell_behind_retention_can_go_on(tmp_path: Path) -> None:
-    """It ends with the option that lets it, and has what there is with that."""
+def test_an_archive_that_fell_behind_retention_can_continue(tmp_path: Path) -> None:
+    """The error names the option for it, which archives what is left."""
     plan = plan_of(tmp_path / "log", tmp_path / "out")
     with log_of(tmp_path / "log", readings(60)) as wal:
         archive(plan, print)
@@ -220,7 +220,7 @@ def test_an_archive_that_fell_behind_retention_can_go_on(tmp_path: Path) -> None
 
 
 def test_delta_has_each_batch_once(tmp_path: Path) -> None:
-    """The library would take one twice; also when the last commit was lost."""
+    """Even when the last commit was lost; Delta's library would add the batch twice."""
     log = write_log(tmp_path / "log", readings(60))
     plan = replace(plan_of(log, tmp_path / "out", 40), format="delta")
     run = partial(archive, plan, print)
@@ -231,8 +231,8 @@ def test_delta_has_each_batch_once(tmp_path: Path) -> None:
     assert plain_rows(log) == in_delta(tmp_path / "out")
 
 
-def test_an_endpoint_is_as_good_as_a_path(tmp_path: Path) -> None:
-    """The broker runs, and its key is needed."""
+def test_an_endpoint_works_like_a_path(tmp_path: Path) -> None:
+    """It needs a running broker and a key."""
     with running(write_log(tmp_path / "log", varied(60))) as broker:
         source = {"endpoint": broker.address, "apiKey": KEY}
         archive(Plan(source, tmp_path / "out"), lambda _line: None)
@@ -240,8 +240,8 @@ def test_an_endpoint_is_as_good_as_a_path(tmp_path: Path) -> None:
         assert plain_rows(broker.path) == archived(tmp_path / "out")
 
 
-def test_a_day_is_that_of_utc(spark: SparkSession) -> None:
-    """Whatever the session's time zone is: half an hour before midnight, and behind it."""
+def test_days_are_in_utc(spark: SparkSession) -> None:
+    """Whatever the session's time zone, half an hour before and after midnight."""
     frame = spark.sql(
         "SELECT timestamp_micros(id * 1800000000 - 1) AS timestamp FROM range(47, 50)"
     )
@@ -254,10 +254,8 @@ def test_a_day_is_that_of_utc(spark: SparkSession) -> None:
     assert [date(1970, 1, 1), date(1970, 1, 1), date(1970, 1, 2)] == found
 
 
-def test_packed_messages_are_unpacked_to_what_they_were(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Every column in its place, with every kind of header."""
+def test_packed_messages_are_unpacked_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+    """Every column, with every kind of header."""
     log = write_log(tmp_path / "log", varied(100))
     reader = spark.read.format("braidmq").option("includeHeaders", "true")
     frame = packed(reader.load(str(log)))

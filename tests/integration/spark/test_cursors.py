@@ -1,4 +1,4 @@
-"""Groups in a real session: cursors that pin the beginning and follow the query to its end."""
+"""Groups in a real session: cursors pin the start and follow the query to its end."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 class Query:
-    """A query of a group that collects what it reads, and fails when it is told to."""
+    """A query of a group that collects what it reads, and fails on demand."""
 
     def __init__(self, spark: SparkSession, state: Path, **options: str) -> None:
         self._spark, self._state, self._options = spark, state, options
@@ -35,7 +35,7 @@ class Query:
         self.fails = False
 
     def run(self) -> None:
-        """Read what there is, then end."""
+        """Read everything available, then end."""
         frame = self._spark.readStream.format("braidmq").options(**self._options).load()
         writer = frame.writeStream.foreachBatch(self._take)
         writer = writer.option("checkpointLocation", str(self._state))
@@ -47,10 +47,10 @@ class Query:
         self.values += [bytes(row.value).decode() for row in frame.select("value").collect()]
 
 
-def test_the_cursor_is_at_the_end_behind_a_run(
+def test_the_cursor_is_at_the_end_after_a_run(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """Spark never commits the last batch of such a run, so the listener has to say it."""
+    """Spark never commits the last batch of such a run, so the listener moves the cursor."""
     end = broker.publish([str(number) for number in range(5)])
     query = Query(
         spark,
@@ -76,7 +76,7 @@ def test_the_cursor_is_at_the_end_behind_a_run(
 
 @pytest.mark.usefixtures("spark")
 def test_an_archive_of_a_group_has_a_cursor(broker: Serving, tmp_path: Path) -> None:
-    """So that retention leaves it what is not archived yet."""
+    """So that retention keeps messages that are not archived yet."""
     end = broker.publish(["to be kept"])
     source = {"path": str(broker.path), "apiKey": KEY, "groupId": "archive"}
     archive(Plan(source, tmp_path / "out", master="local[2,4]"), lambda _: None)
@@ -87,7 +87,7 @@ def test_an_archive_of_a_group_has_a_cursor(broker: Serving, tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("spark")
 def test_typed_tables_of_a_group_have_a_cursor_each(broker: Serving, tmp_path: Path) -> None:
-    """Retention waits for the slower one, too."""
+    """So that retention waits for the slower table, too."""
     end = broker.publish(["no reading"], "typed")
     source = {"path": str(broker.path), "apiKey": KEY, "groupId": "tables"}
     wanted = parse_typed(["typed=sensor.Temperature", "other=sensor.Humidity"])
@@ -100,7 +100,7 @@ def test_typed_tables_of_a_group_have_a_cursor_each(broker: Serving, tmp_path: P
 def test_latest_is_pinned_across_a_first_batch_that_fails(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """What came meanwhile is neither lost nor doubled: the group began before it."""
+    """Messages published meanwhile are read once: the group's start precedes them."""
     broker.publish(["before"], "pinned")
     where = {"endpoint": broker.address, "apiKey": KEY, "subscribe": "pinned"}
     query = Query(spark, tmp_path, groupId="pinned", **where)
@@ -115,10 +115,10 @@ def test_latest_is_pinned_across_a_first_batch_that_fails(
     assert ["1", "2", "3"] == query.values
 
 
-def test_a_query_goes_on_without_the_broker_of_its_cursor(
+def test_a_query_continues_while_the_broker_of_its_cursor_is_down(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It has the files; the cursor is told by a later batch."""
+    """It reads the files; a later batch moves the cursor."""
     with serving(tmp_path / "data") as broker:
         broker.publish(["1", "2"])
         where = {"path": str(broker.path), "apiKey": KEY, "startingOffsets": "earliest"}

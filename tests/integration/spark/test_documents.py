@@ -1,4 +1,4 @@
-"""What the documents say about Spark is true: their blocks run, in the order of the page.
+"""The Spark examples of the documentation work: their blocks run, in page order.
 
 Scripts and pipelines run in the session that the tests share; see `terminals`.
 """
@@ -37,7 +37,7 @@ pytestmark = [
 
 ALONE: Final = [block.document for block in SHELL.values() if SPARK in block.text]
 IN_SESSION: Final = "braidmq.spark"
-"""A script with this in it has a session."""
+"""A script that contains this uses a session."""
 
 READINGS: Final = """
 import json, sys, time
@@ -58,7 +58,7 @@ with braidmq.sync.connect(vibe) as client:
 
 @pytest.fixture
 def place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The directory of the JVM, empty."""
+    """The working directory of the JVM, empty."""
     monkeypatch.chdir(directory)
     yield directory
     for path in directory.iterdir():
@@ -69,16 +69,16 @@ def place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class SparkReader(Reader):
-    """Somebody who follows a page, pipelines included."""
+    """Follows a page, pipelines included."""
 
     def __init__(self, directory: Path, tools: Path, stack: ExitStack) -> None:
         super().__init__(directory, stack)
         self._terminal = Terminal(directory, tools, self.environment)
 
     def type(self, script: str, block: Block) -> None:
-        """Let a shell do what a block says."""
-        code, said = self._terminal.run(script)
-        assert (0, False) == (code, "Traceback" in said), (block.name, said)
+        """Run a block in a shell."""
+        code, output = self._terminal.run(script)
+        assert (0, False) == (code, "Traceback" in output), (block.name, output)
 
 
 def uses_spark(block: Block) -> bool:
@@ -86,13 +86,13 @@ def uses_spark(block: Block) -> bool:
 
 
 def do(block: Block, broker: Broker, terminal: Terminal) -> None:
-    """Do what a block says, and see that it goes well."""
+    """Run a block, and assert that it succeeds."""
     text = here(block.text, broker)
     if block.label == "sh":
-        code, said = terminal.run(
+        code, output = terminal.run(
             script_of(block, broker).replace("--api-key KEY", "--api-key dev-key")
         )
-        assert (0, False) == (code, "Traceback" in said), (block.name, said)
+        assert (0, False) == (code, "Traceback" in output), (block.name, output)
     elif uses_spark(block):
         exec(compile(text, block.name, "exec"), {"__name__": "__main__"})  # noqa: S102 - our own pages
     else:
@@ -103,7 +103,7 @@ def do(block: Block, broker: Broker, terminal: Terminal) -> None:
 def test_a_page_with_pipelines_can_be_followed(
     document: str, place: Path, tmp_path: Path
 ) -> None:
-    """From its first block to its last, beside the broker that it starts."""
+    """From its first block to its last, with the broker that it starts."""
     done = followed(document)
     with ExitStack() as stack:
         reader = SparkReader(place, tmp_path, stack)
@@ -115,23 +115,23 @@ def test_a_page_with_pipelines_can_be_followed(
 
 @pytest.mark.parametrize("document", [*TUTORIALS, *ALONE])
 def test_a_tutorial_can_be_followed(document: str, place: Path, tmp_path: Path) -> None:
-    """Each block ends well, with what those before it have left in the directory."""
-    told = [b for b in blocks() if b.document == document and b.label in {"python", "sh"}]
-    last = max(number for number, block in enumerate(told) if uses_spark(block))
+    """Each block succeeds with the files that the earlier ones left."""
+    steps = [b for b in blocks() if b.document == document and b.label in {"python", "sh"}]
+    last = max(number for number, block in enumerate(steps) if uses_spark(block))
     with serving(place, "127.0.0.1:0") as broker:
         terminal = Terminal(place, tmp_path, environment_of(broker))
-        for block in told[: last + 1]:
+        for block in steps[: last + 1]:
             do(block, broker, terminal)
 
 
-def test_pipelines_run_as_their_pages_say(place: Path, tmp_path: Path) -> None:
-    """One after the other, on a log with readings, orders and dead letters in it."""
-    told = [block for page in PIPELINES for block in blocks("sh") if block.document == page]
+def test_the_pipelines_of_the_pages_run(place: Path, tmp_path: Path) -> None:
+    """One after the other, on a log with readings, orders and dead letters."""
+    steps = [block for page in PIPELINES for block in blocks("sh") if block.document == page]
     with serving(place, "127.0.0.1:0") as broker:
         urls = [f"{s}://dev-key@{broker.addresses[s]}" for s in ("blip", "vibe")]
         subprocess.run([sys.executable, "-c", READINGS, *urls], check=True)
         terminal = Terminal(place, tmp_path, environment_of(broker))
-        for block in told:
+        for block in steps:
             do(block, broker, terminal)
 
-    assert len(told) >= 4
+    assert len(steps) >= 4

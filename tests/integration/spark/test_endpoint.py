@@ -1,4 +1,4 @@
-"""Reading over the network in a real session: the rows are those of the directory."""
+"""Reading over the network in a real session returns the same rows as the directory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ TOPICS = 10_000
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A broker on a log with every kind of message, and with very many topics."""
+    """A broker on a log with every kind of message and very many topics."""
     many = [message(f"topic {n % TOPICS}", b"%d" % n, 300_000 + n) for n in range(2 * TOPICS)]
     bodies = [*varied(300), message("large", b"\xff" * MIB, 299_500), *many]
     path = tmp_path_factory.mktemp("broker") / "data"
@@ -44,10 +44,10 @@ def rows_of(frame: DataFrame) -> list[Row]:
     return found
 
 
-def test_every_row_of_ten_thousand_topics_comes_both_ways(
+def test_every_row_of_ten_thousand_topics_is_read_both_ways(
     spark: SparkSession, broker: Serving
 ) -> None:
-    """Row for row, all columns, in the log's order."""
+    """All rows and columns, in the log's order."""
     expected = plain_rows(broker.path)
     options = {"includeHeaders": True, "targetPartitionBytes": 512 * 1024}
 
@@ -63,10 +63,10 @@ def test_every_row_of_ten_thousand_topics_comes_both_ways(
         "topic LIKE 'topic 99%' AND timestamp < timestamp_millis(310)",
     ],
 )
-def test_filters_and_patterns_choose_the_same(
+def test_filters_and_patterns_select_the_same_rows(
     spark: SparkSession, broker: Serving, condition: str
 ) -> None:
-    """The index is asked, here or there."""
+    """The index decides, locally or at the broker."""
     pattern = ".*[a-z9].*|データ"
     both = [
         rows_of(load(spark, broker, by_path=way, subscribePattern=pattern).where(condition))
@@ -77,8 +77,10 @@ def test_filters_and_patterns_choose_the_same(
     assert both[0] == both[1]
 
 
-def test_a_stream_goes_on_by_the_other_way(spark: SparkSession, tmp_path: Path) -> None:
-    """Its checkpoint knows offsets, and not where they came from."""
+def test_a_stream_can_switch_between_endpoint_and_path(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its checkpoint holds offsets, not where they came from."""
     with serving(write_log(tmp_path / "data", varied(100))) as broker:
         for where in ({"endpoint": broker.address, "apiKey": KEY}, {"path": str(broker.path)}):
             broker.publish(["one", "two"], "a")
@@ -100,7 +102,7 @@ def test_a_stream_goes_on_by_the_other_way(spark: SparkSession, tmp_path: Path) 
 def test_no_error_and_no_plan_shows_the_key(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """Spark shows a plan, with the options of its sources, in errors, logs and pages."""
+    """Spark shows plans, with the options of their sources, in errors, logs and pages."""
     where = {"endpoint": broker.address, "apiKey": "s3cret"}
     table = spark.read.format("braidmq").options(**where).load()
     reader = spark.readStream.format("braidmq").options(startingOffsets="earliest", **where)

@@ -1,4 +1,4 @@
-"""Every pipeline in a real session, with all options that they share."""
+"""Every pipeline in a real session, with all their common options."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ WANTED = {
         "report: counted 20 messages of 4 topics",
     ],
 }
-"""How the lines begin that a run prints."""
+"""Beginnings of the lines that a run prints."""
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +54,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def test_a_pipeline_runs_with_all_common_options(
     name: str, broker: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And says which of them means nothing to it; its place is where it was told."""
+    """It says which option it ignores, and keeps its checkpoint where told."""
     out, place = tmp_path / "out", tmp_path / "place"
     common = [f"--endpoint={broker.address}", f"--out={out}", f"--checkpoint={place}"]
     common += ["--trigger=available-now", "--format=parquet", "--master=local[2,4]"]
     code = main(["pipeline", name, *OWN[name], *common, f"--api-key={KEY}"])
     lines = capsys.readouterr().err.splitlines()
 
-    told = [line for line in lines if line.startswith(tuple(WANTED[name]))]
-    assert (0, len(WANTED[name])) == (code, len(told)), lines
+    printed = [line for line in lines if line.startswith(tuple(WANTED[name]))]
+    assert (0, len(WANTED[name])) == (code, len(printed)), lines
     assert (name != "report") == place.exists()
     assert not (out / "_checkpoint").exists()
     assert (name != "replay") == any(map(_rows, out.rglob("*.parquet")))

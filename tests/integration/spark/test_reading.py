@@ -1,6 +1,6 @@
-"""Reading the log in a real session: the JVM, its Python workers, and nothing faked.
+"""Reading the log in a real session: the JVM and its Python workers, nothing faked.
 
-What needs no JVM is tested in tests/unit/spark, case by case. Here is one session for all.
+The tests in tests/unit/spark cover each case that needs no JVM. All tests here share a session.
 """
 
 import json
@@ -43,7 +43,7 @@ Option = str | int | bool
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log with every kind of message, the largest among them."""
+    """A log with every kind of message, including the largest."""
     bodies = [*varied(150), message("a", b"\xff" * MIB, 150_000), *varied(150, 151)]
     return write_log(tmp_path_factory.mktemp("log"), bodies)
 
@@ -61,7 +61,7 @@ def rows_of(frame: DataFrame) -> list[Row]:
 
 
 def test_the_session_is_ready(spark: SparkSession) -> None:
-    """Filters are pushed down, workers run this Python, and asking again changes nothing."""
+    """Filters are pushed down, workers run this Python, and `session` returns the same one."""
     assert spark.sparkContext.pythonExec == sys.executable
     assert "true" == spark.conf.get(FILTER_PUSHDOWN)
     found = dict(spark.sparkContext.getConf().getAll())
@@ -69,13 +69,13 @@ def test_the_session_is_ready(spark: SparkSession) -> None:
     sockets = Path(found["spark.python.unix.domain.socket.dir"])
     assert [] != [path for path in sockets.iterdir() if path.is_socket()]
     assert spark.sparkContext is session(master="local[2]").sparkContext
-    formats = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no other way
+    formats = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - there is no public API
     environment = formats.lookupDataSource("braidmq").dataSourceCls().envVars()
     assert "ConcurrentHashMap" == environment.getClass().getSimpleName()
 
 
 def test_another_thread_finds_the_format(spark: SparkSession, log: Path) -> None:
-    """Once it has registered it too: a thread begins without an active session."""
+    """After it has registered it: a thread starts without an active session."""
 
     def count() -> int:
         register(spark)
@@ -87,10 +87,8 @@ def test_another_thread_finds_the_format(spark: SparkSession, log: Path) -> None
     assert sum(row["offset"] < 100 for row in plain_rows(log)) == found
 
 
-def test_rows_are_those_of_the_log_however_often_they_are_read(
-    spark: SparkSession, log: Path
-) -> None:
-    """Row for row, all columns: headers, every script, nothing at all, and a mebibyte."""
+def test_every_read_returns_the_rows_of_the_log(spark: SparkSession, log: Path) -> None:
+    """All rows and columns: headers, every script, empty payloads and a mebibyte."""
     frame = load(spark, log, includeHeaders=True, targetPartitionBytes=8000, endingOffsets=302)
     expected = plain_rows(log)
 
@@ -117,7 +115,7 @@ CONDITIONS: dict[str, Callable[[Row], bool]] = {
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_filters_equal_brute_force(spark: SparkSession, log: Path, condition: str) -> None:
+def test_filters_match_a_plain_count(spark: SparkSession, log: Path, condition: str) -> None:
     """Whether Spark pushes them down or not."""
     expected = [row["offset"] for row in plain_rows(log) if CONDITIONS[condition](row)]
     frame = load(spark, log).where(condition)
@@ -125,19 +123,19 @@ def test_filters_equal_brute_force(spark: SparkSession, log: Path, condition: st
     assert expected == [row["offset"] for row in rows_of(frame.select("offset"))]
 
 
-def test_a_filter_that_is_kept_exactly_is_not_applied_again(
+def test_a_filter_that_is_pushed_down_is_not_applied_again(
     spark: SparkSession, log: Path
 ) -> None:
-    """The proof that the index is asked: Spark's own plan has no filter left."""
+    """Spark's plan has no filter left, which proves that the index applies it."""
     frame = load(spark, log).where("topic = 'a' AND offset < 50")
-    plan = frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - no other way
+    plan = frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - there is no public API
 
     assert "BatchScan braidmq" in plan
     assert "Filter" not in plan.replace("RuntimeFilters", "")
 
 
 def test_a_schema_is_a_projection(spark: SparkSession, log: Path) -> None:
-    """Count needs no payload; typed columns and their errors have Spark's types."""
+    """A count reads no payload; typed columns and their errors have Spark's types."""
     good = json.dumps({"celsius": -1.5, "timestamp_ms": 2**40, "sensor_id": "ß"}).encode()
     typed_log = write_log(log.parent / "typed", [message("t", good), message("t", b"[")])
     typed = rows_of(load(spark, typed_log, schemaId="sensor.Temperature").orderBy("offset"))
@@ -154,7 +152,7 @@ def test_a_schema_is_a_projection(spark: SparkSession, log: Path) -> None:
 
 
 def run_stream(spark: SparkSession, path: Path, out: Path, **options: Option) -> list[int]:
-    """Run a query until everything is read; return how many rows each micro-batch had."""
+    """Run a query until everything is read; return the row count of each micro-batch."""
     frame = spark.readStream.format("braidmq").options(**options).load(str(path))
     writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{out}/state")
     query = writer.trigger(availableNow=True).start(f"{out}/rows")
@@ -163,16 +161,16 @@ def run_stream(spark: SparkSession, path: Path, out: Path, **options: Option) ->
 
 
 def stored(out: Path) -> list[Row]:
-    """What a plain Parquet reader sees."""
+    """Return the rows that a plain Parquet reader sees."""
     files = (out / "rows").glob("*.parquet")
     rows = [row for file in files for row in pq.read_table(file).to_pylist()]
     return sorted(rows, key=lambda row: int(row["offset"]))
 
 
-def test_a_stream_reads_everything_once_and_goes_on_from_its_checkpoint(
+def test_a_stream_reads_everything_once_and_resumes_from_its_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """In micro-batches of the limit; a later run has what came since, wherever it begins."""
+    """In micro-batches up to the limit; a later run ignores its own startingOffsets."""
     options: dict[str, Option] = {
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": 120,
@@ -194,10 +192,10 @@ def test_a_stream_reads_everything_once_and_goes_on_from_its_checkpoint(
     assert after == stored(tmp_path)
 
 
-def test_what_retention_took_fails_the_read_or_is_passed_over(
+def test_messages_removed_by_retention_fail_the_read_or_are_skipped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As failOnDataLoss says; never a short read in silence."""
+    """As failOnDataLoss says; never a silent short read."""
     with log_of(tmp_path, [message("t", b"x" * 300, n) for n in range(100)]) as wal:
         retain_from(wal, 60)
         strict = load(spark, tmp_path, "offset bigint", startingOffsets=1)
@@ -212,19 +210,19 @@ def test_what_retention_took_fails_the_read_or_is_passed_over(
 
 
 def mapped_below(path: Path) -> set[str]:
-    """Return the files below a directory that Python processes of Spark have mapped now."""
+    """Return the files below a directory that Spark's Python processes have mapped."""
     found = set()
     for worker in workers_of(psutil.Process()):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just exited
             lines = Path(f"/proc/{worker.pid}/maps").read_text().splitlines()
             found |= {Path(line.split()[-1]).name for line in lines if str(path) in line}
     return found
 
 
-def test_files_stay_mapped_from_a_query_of_few_topics_to_the_next(
+def test_files_stay_mapped_between_queries_of_few_topics(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """On one machine; a query of all topics keeps nothing, and none is less right for it."""
+    """A query of all topics keeps none mapped; the rows are correct either way."""
     often = [message("often", b"x" * 60, n) for n in range(50)]
     write_log(tmp_path, [message("rare", b"1"), *often, message("rare", b"2"), *often] * 4)
     everything = rows_of(load(spark, tmp_path))
@@ -236,8 +234,8 @@ def test_files_stay_mapped_from_a_query_of_few_topics_to_the_next(
     assert expected == rows_of(load(spark, tmp_path, subscribe="rare"))
 
 
-def test_a_bad_option_says_what_to_do(spark: SparkSession, log: Path) -> None:
-    """Through all of Spark's layers; a stream from latest is refused when it starts."""
+def test_the_error_for_a_bad_option_says_what_to_do(spark: SparkSession, log: Path) -> None:
+    """Through all of Spark's layers; an availableNow stream from latest is refused."""
     with pytest.raises(
         PySparkException, match=r"option include_headers: 'true' .* includeHeaders"
     ):
@@ -248,10 +246,10 @@ def test_a_bad_option_says_what_to_do(spark: SparkSession, log: Path) -> None:
         query.start().awaitTermination(120)
 
 
-def test_filter_pushdown_that_is_turned_off_behind_register_fails_reads(
+def test_turning_filter_pushdown_off_after_register_fails_reads(
     spark: SparkSession, log: Path
 ) -> None:
-    """By Spark's rule, with the name of the setting; to register again turns it on."""
+    """Spark's error names the setting; registering again turns it on."""
     spark.conf.set(FILTER_PUSHDOWN, "false")
     try:
         with pytest.raises(PySparkException, match=re.escape(FILTER_PUSHDOWN)):
@@ -262,10 +260,10 @@ def test_filter_pushdown_that_is_turned_off_behind_register_fails_reads(
     assert len(plain_rows(log)) == load(spark, log, "offset bigint").count()
 
 
-def test_a_session_that_registered_nothing_finds_the_format(
+def test_a_session_finds_the_format_without_registering_it(
     spark: SparkSession, log: Path
 ) -> None:
-    """By the name of a module, in the Python that its workers run."""
+    """By the module's name, in the Python that its workers run."""
     other = spark.newSession()
     other.createDataFrame([], "nothing int")  # makes it the thread's active one
     found = load(other, log, "topic string").where("topic = 'a'").count()
@@ -276,9 +274,9 @@ def test_a_session_that_registered_nothing_finds_the_format(
 def test_another_session_of_the_context_registers_for_itself(
     spark: SparkSession, log: Path
 ) -> None:
-    """The format belongs to a session, and to register it twice does no harm.
+    """The format belongs to one session, and registering it twice does no harm.
 
-    Spark itself takes the name for taken while another session that has it is active.
+    Spark itself considers the name taken while another session that has it is active.
     """
     other = spark.newSession()
     register(other)

@@ -1,4 +1,4 @@
-"""The replay in a real session: each row is a message again, once, in order.
+"""The replay in a real session: it publishes each row once, in order.
 
 Kills are in `tests/chaos/test_pipeline_kill.py`.
 """
@@ -35,7 +35,7 @@ NOON_US: Final = int(NOON.timestamp() * 1_000_000)
 
 
 def bodies() -> Iterator[bytes]:
-    """A message a second, from noon on: two topics, and letters that died in one of them."""
+    """Yield a message per second from noon on: two topics, and dead letters from one."""
     for number in range(ROWS):
         moment_us = NOON_US + number * 1_000_000
         kept = {"key": f"k{number}", "größe": "ü"} if number % 3 else {}
@@ -59,7 +59,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.fixture(scope="module")
 def log(broker: Serving) -> list[Row]:
-    """What is in the log before anything is replayed."""
+    """The rows of the log before any replay."""
     return broker.rows()
 
 
@@ -72,21 +72,21 @@ def sink_of(broker: Serving) -> dict[str, str]:
 
 
 class CrashError(Exception):
-    """What a test throws in the way of a chunk."""
+    """Raised by a test to crash a chunk."""
 
 
-def test_a_replay_that_crashes_goes_on_where_it_was(
+def test_a_replay_that_crashes_resumes_where_it_was(
     spark: SparkSession,
     broker: Serving,
     log: list[Row],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before a chunk is sent and behind it, with another rate in the next life; then never."""
+    """Crashes before and after a chunk is sent, with another rate each time, then none."""
     plan = plan_of(broker, tmp_path, endingOffsets=str(log[-1]["offset"] + 1))
-    said: list[str] = []
-    run = Run("replay", plan, said.append)
-    send, rates = Replay._send, iter([13.0, 8.0, 20.0, 11.0])  # noqa: SLF001 - it is to crash
+    lines: list[str] = []
+    run = Run("replay", plan, lines.append)
+    send, rates = Replay._send, iter([13.0, 8.0, 20.0, 11.0])  # noqa: SLF001 - the test makes it crash
 
     def crashing(self: Replay, spark: SparkSession, chunk: Chunk, *, after: bool) -> None:
         if chunk.number >= 2 and after:
@@ -107,20 +107,20 @@ def test_a_replay_that_crashes_goes_on_where_it_was(
                 Replay(
                     run, ReplayOptions("crashes", sink_of(broker), None, "c", next(rates))
                 ).go()
-    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), said.append)
+    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), lines.append)
     once = replayed(broker, "c")
-    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), said.append)
+    replay(plan, ReplayOptions("crashes", sink_of(broker), None, "c"), lines.append)
 
     assert list(map(without_death, log)) == once == replayed(broker, "c")
-    assert "replay: 'crashes' is done; nothing is left of it" == said[-1]
+    assert "replay: 'crashes' is done; nothing is left of it" == lines[-1]
     with pytest.raises(ConfigError, match=r"--checkpoint: .*'crashes', not 'other'"):
-        replay(plan, ReplayOptions("other", sink_of(broker), None, "c"), said.append)
+        replay(plan, ReplayOptions("other", sink_of(broker), None, "c"), lines.append)
 
 
-def test_a_time_of_the_log_goes_back_to_its_topics(
+def test_a_time_range_of_the_log_is_replayed_to_its_topics(
     spark: SparkSession, broker: Serving, log: list[Row], tmp_path: Path
 ) -> None:
-    """Over the network; letters go where they died; a range's end is not in it."""
+    """Over the network; dead letters return to their queue; the range excludes its end."""
     first, behind = log[40]["timestamp"], log[80]["timestamp"]
     times = {"startingTimestamp": first, "endingTimestamp": behind}
     source = {name: str(int(moment.timestamp() * 1000)) for name, moment in times.items()}
@@ -128,21 +128,21 @@ def test_a_time_of_the_log_goes_back_to_its_topics(
     wanted = [r for r in log[40:80] if r["topic"] != "b"]
     rate = (len(wanted) - 1) / 2
     begun = monotonic()
-    said: list[str] = []
-    replay(plan, ReplayOptions("times", sink_of(broker), rate=rate), said.append)
+    lines: list[str] = []
+    replay(plan, ReplayOptions("times", sink_of(broker), rate=rate), lines.append)
     took = monotonic() - begun
 
     assert 20 < len(wanted)
     assert list(map(without_death, wanted)) == replayed(broker, "a")
     assert [] == replayed(broker, "dlq.a") == replayed(broker, "b")
     assert took > (len(wanted) - 1) / rate
-    assert any("batch 2, 1 row in" in line for line in said)
+    assert any("batch 2, 1 row in" in line for line in lines)
 
 
 def test_a_table_is_replayed_in_the_order_of_its_topics(
     spark: SparkSession, broker: Serving, log: list[Row], tmp_path: Path
 ) -> None:
-    """From files whose names say nothing, without a log; what has no topic needs one."""
+    """From files in any order, without reading the log."""
     table = columnar.read(broker.path, headers=True, end=log[-1]["offset"] + 1)
     for number, topic in enumerate(("b", "a", "dlq.a")):
         place = tmp_path / "table" / f"date=2026-11-16/topic_dir={number}"

@@ -1,4 +1,4 @@
-"""The report in a real session: its numbers are those of a plain count."""
+"""The report in a real session: its numbers match a plain count."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def reading(number: int, delay_ms: int) -> bytes:
 
 
 def bodies() -> list[bytes]:
-    """All kinds of messages, names that would be tags, and readings that are told as such."""
+    """Return all kinds of messages, names that look like HTML, and typed readings."""
     found = varied(200)
     for number in range(100):
         moment_us = START_US + number * 1_000_000
@@ -57,7 +57,7 @@ def bodies() -> list[bytes]:
         found.append(dead_letter("dlq." + name, b"", moment_us, {"deathReason": name}))
         payload = b"no" if number % 7 == 0 else reading(number, number * 10)
         kept = {"schemaId": SCHEMA} if number % 2 else {}
-        found.append(message("said, to be typed", payload, moment_us, kept=kept))
+        found.append(message("schema in a header", payload, moment_us, kept=kept))
         found.append(message("named", payload, moment_us))
     return found
 
@@ -77,14 +77,14 @@ def hour(row: Row) -> datetime:
 
 
 def reason(row: Row) -> str:
-    said = {header["key"]: header["value"].decode() for header in row["headers"] or ()}
-    return str(said.get("deathReason", "(none)"))[:120]
+    values = {header["key"]: header["value"].decode() for header in row["headers"] or ()}
+    return str(values.get("deathReason", "(none)"))[:120]
 
 
-def test_the_numbers_are_those_of_a_plain_count(
+def test_the_numbers_match_a_plain_count(
     spark: SparkSession, log: Path, tmp_path: Path
 ) -> None:
-    """Topic for topic, hour for hour, reason for reason; and the page shows them as text."""
+    """By topic, by hour and by dead-letter reason; the page shows names as text."""
     rows = plain_rows(log)
     plan = Plan({"path": str(log)}, tmp_path)
     report(plan, [TypedTopics(SCHEMA, ("named",))], lambda _: None)
@@ -103,12 +103,12 @@ def test_the_numbers_are_those_of_a_plain_count(
         (row["topic"], row["reason"]): row["messages"] for row in found["dead_letters"]
     }
     typed = {row["topic"]: row for row in found["typed"]}
-    assert {"named", "said, to be typed"} == typed.keys()
+    assert {"named", "schema in a header"} == typed.keys()
     assert (100, 15) == (typed["named"]["rows"], typed["named"]["invalid"])
-    told = [number for number in range(100) if number % 2]
-    assert (50, sum(number % 7 == 0 for number in told)) == (
-        typed["said, to be typed"]["rows"],
-        typed["said, to be typed"]["invalid"],
+    with_schema = [number for number in range(100) if number % 2]
+    assert (50, sum(number % 7 == 0 for number in with_schema)) == (
+        typed["schema in a header"]["rows"],
+        typed["schema in a header"]["invalid"],
     )
     assert 990 == typed["named"]["max_delay_ms"]
     seen = Seen((tmp_path / "report.html").read_text("utf-8"))
@@ -117,10 +117,10 @@ def test_the_numbers_are_those_of_a_plain_count(
     assert not {"script", "img", "b"} & set(seen.tags)
 
 
-def test_a_range_of_time_is_reported_and_replaces_the_last_report(
+def test_a_report_of_a_time_range_replaces_the_last_report(
     spark: SparkSession, log: Path, tmp_path: Path
 ) -> None:
-    """Only what was accepted then, of the topics that were asked for; as Delta, too."""
+    """It counts only the selected topics in that range; in Delta format, too."""
     behind = START + timedelta(seconds=10)
     source = {
         "path": str(log),
@@ -140,7 +140,7 @@ def test_a_range_of_time_is_reported_and_replaces_the_last_report(
 def test_a_signal_ends_a_report_and_the_last_one_stays(
     spark: SparkSession, log: Path, tmp_path: Path
 ) -> None:
-    """Between two jobs; a page of a part would be wrong."""
+    """Between two jobs; a partial page would be wrong."""
     lines: list[str] = []
 
     def tell(line: str) -> None:
@@ -155,10 +155,10 @@ def test_a_signal_ends_a_report_and_the_last_one_stays(
     assert {} == tables(tmp_path)
 
 
-def test_a_report_is_made_anew_every_so_often_when_there_is_something_new(
+def test_a_report_is_recomputed_when_there_are_new_messages(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Until a signal; a log in which nothing has come is not counted again."""
+    """Until a signal; a log without new messages is not counted again."""
     lines: list[str] = []
     with log_of(tmp_path / "log", [message("a", b"1", START_US)]) as wal:
 
@@ -182,7 +182,7 @@ def test_a_report_is_made_anew_every_so_often_when_there_is_something_new(
 
 
 def test_an_empty_log_is_reported_as_such(spark: SparkSession, tmp_path: Path) -> None:
-    """No message at all is no error."""
+    """It is not an error."""
     path = write_log(tmp_path / "log", [])
     report(Plan({"path": str(path)}, tmp_path / "out"), [], lambda _: None)
 

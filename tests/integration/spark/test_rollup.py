@@ -1,4 +1,4 @@
-"""The rollup in a real session: equal to a plain count, whatever crashes.
+"""The rollup in a real session matches a plain count, whatever crashes.
 
 Kills are in `tests/chaos/test_pipeline_kill.py`.
 """
@@ -55,7 +55,7 @@ def events() -> list[Event]:
 
 @pytest.fixture
 def broker(events: list[Event], tmp_path: Path) -> Iterator[Serving]:
-    """A broker whose log begins with the events."""
+    """A broker whose log starts with the events."""
     path = tmp_path / "broker" / "data"
     path.parent.mkdir()
     with serving(write_log(path, map(body, events), segment_bytes=1 << 20)) as found:
@@ -63,13 +63,13 @@ def broker(events: list[Event], tmp_path: Path) -> Iterator[Serving]:
 
 
 class CrashError(PySparkException):
-    """What a test throws in the way of a batch; as Spark's own, it may be over soon."""
+    """Raised by a test to crash a batch; like Spark's own errors, it is worth a retry."""
 
 
 def crash_once(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, after: bool
 ) -> None:
-    """Let the next call of a method crash, before or after it has done its work."""
+    """Make the next call of a method crash, before or after its work."""
     method: Callable[..., object] = getattr(owner, name)
 
     def crashing(*args: object, **kwargs: object) -> None:
@@ -81,27 +81,27 @@ def crash_once(
     monkeypatch.setattr(owner, name, crashing)
 
 
-def test_a_batch_that_crashes_at_any_step_is_repeated_as_it_was(
+def test_a_batch_that_crashes_at_any_step_is_repeated_identically(
     spark: SparkSession,
     broker: Serving,
     events: list[Event],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Batches crash at every step once, two steps each; then the last one is forgotten.
+    """Batches crash once at every step, two steps each; then the last commit is lost.
 
-    The minutes that are open at the end are closed by a run that is told so, once.
+    A run with `close` closes the minutes that are still open, once.
     """
     monkeypatch.setattr(queries, "RESTART_S_MIN", 0.01)
     out = tmp_path / "out"
     source = {"path": str(broker.path), "subscribe": "temp", "maxOffsetsPerTrigger": "90"}
     sink = {"path": str(broker.path), "apiKey": KEY}
-    said: list[str] = []
+    lines: list[str] = []
     plan = Plan(source, out)
-    run = Run("rollup", plan, said.append)
+    run = Run("rollup", plan, lines.append)
     reading = reading_of(TypedSchema.built_in(SCHEMA))
     writer = Rollup(run, reading, RollupOptions(SCHEMA, rules=RULES, sink=sink))
-    states = writer._states  # noqa: SLF001 - that is where it hurts
+    states = writer._states  # noqa: SLF001 - the test makes it crash
     steps: list[tuple[object, str, bool]] = [
         (writer, "_set_aside", True),
         (states, "keep", False),
@@ -119,14 +119,14 @@ def test_a_batch_that_crashes_at_any_step_is_repeated_as_it_was(
 
     run.go(Stream(lambda: run.messages(schemaId=SCHEMA), write))
     assert [] == steps
-    restarts = [line for line in said if "; restart" in line]
+    restarts = [line for line in lines if "; restart" in line]
     assert 6 <= len(restarts), restarts  # a slow machine may add one
     check(out, broker, count(events, RULES.watermark_ms))
     last = states.last()
     (run.checkpoint() / "commits" / str(last)).unlink()
     options = RollupOptions(SCHEMA, rules=RULES, close=True, sink=sink)
     for _ in range(2):
-        rollup(plan, options, said.append)
+        rollup(plan, options, lines.append)
         check(out, broker, count(events, RULES.watermark_ms, close=True))
     newest = states.find(states.last() or 0)
 
@@ -155,8 +155,8 @@ JUDGED: list[tuple[float | None, int | None, str | None, str | None, str]] = [
 ]
 
 
-def test_what_is_no_reading_says_why(spark: SparkSession) -> None:
-    """Whatever a stranger's payload holds, no number of it stops the query."""
+def test_an_invalid_reading_has_a_reason(spark: SparkSession) -> None:
+    """No number in a payload stops the query."""
     rows = [
         (b"raw", "t", offset, NOON, *fields) for offset, (*fields, _) in enumerate(JUDGED, 1)
     ]
@@ -171,8 +171,8 @@ def test_what_is_no_reading_says_why(spark: SparkSession) -> None:
     assert 3 == sum(window["count"] for window in windows)
 
 
-def test_a_mean_is_between_the_least_and_the_most(spark: SparkSession) -> None:
-    """Also where the sum is beyond all numbers, so that its JSON is always a number."""
+def test_a_mean_stays_between_minimum_and_maximum(spark: SparkSession) -> None:
+    """Even where the sum overflows, so that its JSON is always a number."""
     window = ("s", NOON_MS, 2, 1e308, 1.5e308, float("inf"), (NOON_MS, 1, 1e308))
     windows = spark.createDataFrame([window], WINDOW_SCHEMA)
     found = as_table(windows)

@@ -1,6 +1,7 @@
-"""The sink in a real session: whatever is killed, each row is on its topic once.
+"""The sink in a real session: whatever is killed, each row reaches its topic once.
 
-Rows are held back in the middle of a batch until a file appears, so that there is a middle.
+A test holds back rows in the middle of a batch until a file appears, which leaves
+time for a kill.
 """
 
 import os
@@ -34,7 +35,7 @@ pytestmark = [
 
 ROWS = 200
 PADDING = 160 * 1024
-"""Bytes of a row: a few fill the buffers on the way to the broker."""
+"""Bytes per row; a few rows fill the buffers on the way to the broker."""
 
 SMALL = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5",
@@ -46,7 +47,7 @@ NUMBERS = [str(number) for number in range(ROWS)]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A broker whose topic `in` has some numbers."""
+    """A broker whose topic `in` holds NUMBERS."""
     with serving(tmp_path_factory.mktemp("broker") / "data") as found:
         found.publish(NUMBERS, "in")
         yield found
@@ -69,7 +70,7 @@ def read(spark: SparkSession, parts: int, **where: str) -> DataFrame:
 
 
 def held(frame: DataFrame, root: Path) -> DataFrame:
-    """Large rows; of every few, the second half waits for a gate: there is a middle.
+    """Return large rows, half of which wait for a gate.
 
     Whether a batch has all numbers or half of them, both of its tasks send some rows first.
     """
@@ -77,7 +78,7 @@ def held(frame: DataFrame, root: Path) -> DataFrame:
     padding, half, few = PADDING, HALF, HALF // 2
 
     def hold(value: bytearray) -> str:
-        import time  # noqa: PLC0415 - on a worker, where only what is shipped is there
+        import time  # noqa: PLC0415 - runs on a worker, which has only the shipped function
         from pathlib import Path  # noqa: PLC0415 - as above
 
         number = int(value.decode())
@@ -89,7 +90,7 @@ def held(frame: DataFrame, root: Path) -> DataFrame:
 
 
 def gates_in(root: Path) -> list[Path]:
-    """The files that let the rows of each half through."""
+    """Return the files that release the rows of each half."""
     return [root / "gate of the first half", root / "gate of the second half"]
 
 
@@ -109,19 +110,19 @@ def finish(query: StreamingQuery) -> None:
 
 
 def numbers_on(broker: Serving, topic: str) -> list[str]:
-    """What a topic has, the smallest number first."""
+    """Return the numbers on a topic, sorted."""
     return sorted((value.strip() for value in broker.values(topic)), key=int)
 
 
 def forget_last_commit(state: Path) -> None:
-    """Make a checkpoint look as if its query had been killed behind the sink's commit."""
+    """Make a checkpoint look as if its query was killed right after the sink's commit."""
     last = max((state / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def test_what_was_read_can_be_written(spark: SparkSession, broker: Serving) -> None:
-    """With key, headers and priority; the option wins over the column of topics."""
+def test_rows_that_were_read_can_be_written(spark: SparkSession, broker: Serving) -> None:
+    """With key, headers and priority; the option `topic` overrides the column."""
     rows = [
         ("a", "k", [("größe", b"\xc3\xbc")], "high"),
         ("", None, None, "low"),
@@ -152,10 +153,10 @@ def test_what_was_read_can_be_written(spark: SparkSession, broker: Serving) -> N
     assert one == two
 
 
-def test_what_cannot_be_written_is_refused_in_words(
+def test_an_impossible_write_is_refused_with_a_clear_message(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """When it is planned, through all of Spark's layers."""
+    """At planning time, through all of Spark's layers."""
     frame = spark.range(3).selectExpr("id AS value")
     writes = frame.write.format("braidmq").options(**to(broker, topic="none"))
     with pytest.raises(PySparkException, match="column value: is bigint; cast it: binary or"):
@@ -172,10 +173,10 @@ def test_what_cannot_be_written_is_refused_in_words(
         query.outputMode("complete").trigger(availableNow=True).start().awaitTermination(120)
 
 
-def test_a_worker_that_is_killed_in_the_middle_is_replaced(
+def test_a_worker_killed_during_a_batch_is_replaced(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """The attempt's rows are on no topic, those of the next one once."""
+    """The failed attempt publishes no rows, the next attempt each row once."""
     frame = held(read(spark, 2, path=str(broker.path)), tmp_path)
     query = start(frame, tmp_path / "state", to(broker, topic="worker"))
     until(broker.staging)
@@ -197,10 +198,10 @@ def is_connected(process: psutil.Process, port: int) -> bool:
         return False
 
 
-def test_a_broker_that_is_killed_in_the_middle_comes_back(
+def test_a_query_waits_for_a_broker_killed_during_a_batch(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """Tasks wait for it, are run again, and so is what the driver asks; source and sink."""
+    """Tasks wait and are retried, and so are the driver's calls, for source and sink."""
     frame = held(read(spark, 2, endpoint=broker.address, apiKey=KEY), tmp_path)
     query = start(frame, tmp_path / "state", to(broker, topic="broker"))
     until(broker.staging)
@@ -212,10 +213,10 @@ def test_a_broker_that_is_killed_in_the_middle_comes_back(
     assert NUMBERS == numbers_on(broker, "broker")
 
 
-def test_a_broker_that_is_killed_while_it_publishes_goes_on(
+def test_a_broker_killed_while_it_publishes_resumes(
     spark: SparkSession, broker: Serving
 ) -> None:
-    """The commit is sent again, and finds what was begun."""
+    """Spark repeats the commit, and the broker continues the batch it had begun."""
     count = 20_000
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
     seen: list[int] = []
@@ -244,10 +245,10 @@ def published(broker: Serving, topic: str) -> int:
 def test_a_query_survives_a_killed_executor_and_then_a_killed_driver(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """Rows of killed tasks are on no topic, those of their repeats once.
+    """Killed tasks publish no rows, their retries each row once.
 
     The cluster replaces the executor, and the query finishes its first batch by itself. Another
-    driver takes over the second one from the checkpoint; what the first had staged is dropped.
+    driver continues the second from the checkpoint; the broker drops what the first had staged.
     """
     first, second = gates_in(tmp_path)
     driver = drive(broker, tmp_path, "killed", "local-cluster[2,1,1024]")
@@ -277,7 +278,7 @@ def test_a_query_survives_a_killed_executor_and_then_a_killed_driver(
 
 
 def drive(broker: Serving, root: Path, topic: str, master: str) -> "subprocess.Popen[bytes]":
-    """Start a driver of its own that writes the two halves of the numbers, a batch each."""
+    """Start a separate driver that writes each half of the numbers as a batch."""
     program = dedent(
         f"""
         import sys
@@ -304,7 +305,7 @@ def drive(broker: Serving, root: Path, topic: str, master: str) -> "subprocess.P
 
 
 def writing_executors(driver: "subprocess.Popen[bytes]", port: int) -> list[psutil.Process]:
-    """The executors with a task that is connected to the broker."""
+    """Return the executors with a task that is connected to the broker."""
     return [
         executor
         for executor in executors_of(psutil.Process(driver.pid))
@@ -313,7 +314,7 @@ def writing_executors(driver: "subprocess.Popen[bytes]", port: int) -> list[psut
 
 
 def kill_family(process: "subprocess.Popen[bytes]") -> set[str]:
-    """Kill a process and all that it has started; return their names."""
+    """Kill a process and its descendants; return their names."""
     family = family_of(psutil.Process(process.pid)) if process.poll() is None else []
     process.kill()
     for _, member in family:
@@ -323,10 +324,10 @@ def kill_family(process: "subprocess.Popen[bytes]") -> set[str]:
     return {name for name, _ in family}
 
 
-def test_a_batch_that_is_repeated_in_other_parts_changes_nothing(
+def test_repeating_a_batch_with_other_partitions_changes_nothing(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """Its key is known; a later batch is another one."""
+    """The broker recognises its key."""
     frame = read(spark, 1, path=str(broker.path))
     finish(start(frame.repartition(2), tmp_path, to(broker, topic="repeated")))
     once = broker.rows()[-1]
@@ -337,10 +338,10 @@ def test_a_batch_that_is_repeated_in_other_parts_changes_nothing(
     assert once == broker.rows()[-1]
 
 
-def test_two_writes_of_one_foreach_batch_are_each_repeated_for_themselves(
+def test_two_writes_of_one_foreach_batch_are_deduplicated_separately(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
-    """By their sinkId; without one, they are refused."""
+    """By their sinkId; without one, the second write is refused."""
 
     def write(frame: DataFrame, names: list[str | None]) -> None:
         for name in names:

@@ -1,4 +1,4 @@
-"""Typed tables in a real session: what comes in is typed or quarantined, nothing is lost."""
+"""Typed tables in a real session: every row is typed or quarantined, none is lost."""
 
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ def plan_of(log: Path, out: Path, form: str = "parquet") -> Plan:
 
 
 def test_each_schema_has_its_table_and_misfits_are_in_quarantine(tmp_path: Path) -> None:
-    """Against a count by hand; also when last commits were lost, and for other readers."""
+    """Checked against a plain count, after lost commits, and with other readers."""
     out, lines = tmp_path / "out", list[str]()
     with log_of(tmp_path / "log", readings(120)) as wal:
         run = partial(typed, plan_of(tmp_path / "log", out), WANTED, lines.append)
@@ -61,10 +61,8 @@ def test_each_schema_has_its_table_and_misfits_are_in_quarantine(tmp_path: Path)
     assert any(line.startswith(f"typed {HUMIDITY}: batch 0, 30 rows") for line in lines)
 
 
-def test_a_row_that_is_lost_on_the_way_fails_its_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Counted by the index of the log; nothing of the batch is written, and it is repeated."""
+def test_a_lost_row_fails_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's index has the count; the batch writes nothing and is repeated."""
     log, out = write_log(tmp_path / "log", readings(60)), tmp_path / "out"
     run = partial(typed, plan_of(log, out), WANTED[:1], print)
 
@@ -81,8 +79,8 @@ def test_a_row_that_is_lost_on_the_way_fails_its_batch(
     assert expected_typed(log, TEMPERATURE) == typed_rows(out, TEMPERATURE)
 
 
-def test_delta_has_a_table_for_each_too(tmp_path: Path) -> None:
-    """A batch that is repeated is in none of them twice."""
+def test_delta_has_a_table_for_each_schema_too(tmp_path: Path) -> None:
+    """A repeated batch is in none of them twice."""
     log = write_log(tmp_path / "log", readings(60))
     run = partial(typed, plan_of(log, tmp_path / "out", "delta"), WANTED[:1], print)
     run()
@@ -95,8 +93,8 @@ def test_delta_has_a_table_for_each_too(tmp_path: Path) -> None:
         assert [row["offset"] for row in rows] == sorted(table.column("offset").to_pylist())
 
 
-def test_rows_are_judged_by_their_error(spark: SparkSession, tmp_path: Path) -> None:
-    """A row that fits has its fields and no payload; a misfit has both its bytes and why."""
+def test_rows_are_classified_by_their_error(spark: SparkSession, tmp_path: Path) -> None:
+    """A valid row has its fields and no payload; a misfit has its bytes and the reason."""
     good = b'{"celsius": 1.5, "timestamp_ms": 7, "sensor_id": "s"}'
     log = write_log(tmp_path / "log", [message("t", good), message("t", b"[")])
     reader = spark.read.format("braidmq").option("schemaId", TEMPERATURE)

@@ -1,39 +1,10 @@
-"""What the tests of the Vibe strand share: a broker, the dialects, and a disk that waits."""
-
-import threading
-from collections.abc import AsyncIterator, Iterator
+"""Fixtures of the Vibe strand's tests."""
 
 import pytest
-import pytest_asyncio
 
-from braidmq.testing.broker import RunningBroker
-from braidmq.wal.disk import DiskFile
-from tests.integration.blip.peer import broker_at
 from tests.integration.vibe.peer import V1_0, V1_1
-
-
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[RunningBroker]:
-    async with broker_at() as running:
-        yield running
 
 
 @pytest.fixture(params=[V1_0, V1_1])
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def may_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The log's syncs wait while this is cleared."""
-    event = threading.Event()
-    event.set()
-    really = DiskFile.fdatasync
-
-    def fdatasync(file: DiskFile) -> None:
-        assert event.wait(15)
-        really(file)
-
-    monkeypatch.setattr(DiskFile, "fdatasync", fdatasync)
-    yield event
-    event.set()

@@ -1,8 +1,8 @@
-"""A Vibe peer for tests: raw frames of both dialects over a real socket, and what comes back.
+"""A Vibe peer for tests: it sends raw frames of both dialects and checks the replies.
 
-It shares no code with the broker's codec, so that a mistake there does not hide itself here.
-Every frame that comes is read to the letter: error fields always in 1.0, and in 1.1 on Error
-frames only. Silence is proven by Pings, the last one sent when the broker has nothing to do.
+It shares no code with the broker's codec, so that a bug there cannot hide here. It parses every
+frame strictly: error fields always in 1.0, and in 1.1 on Error frames only. Pings prove
+silence, the last one sent when the broker has no work left.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ Headers = dict[str, str] | Sequence[tuple[str, str]]
 
 
 class Message(NamedTuple):
-    """One frame of the broker, taken apart."""
+    """One parsed frame from the broker."""
 
     kind: int
     id: str
@@ -90,7 +90,7 @@ def body(
     version: int = 1,
     errors: bool = False,
 ) -> bytes:
-    """Return a body; *errors* adds the two error fields, absent."""
+    """Return a body; *errors* adds the two error fields, empty."""
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     packed = b"".join(text(key) + text(value) for key, value in pairs)
     return b"".join(
@@ -108,19 +108,19 @@ def body(
 
 
 def frame(dialect: str, of_body: bytes, flags: int = RAW) -> bytes:
-    """Return a frame as *dialect* draws it."""
+    """Return a frame of *dialect*."""
     head = struct.pack(">I", len(of_body))
     return head + of_body if dialect == V1_0 else head + bytes([flags]) + of_body
 
 
 def packed(flags: int, of_body: bytes) -> bytes:
     """Return a compressed frame of dialect 1.1."""
-    squeezed = gzip.compress(of_body) if flags == GZIP else brotli.compress(of_body)
-    return frame(V1_1, squeezed, flags)
+    compressed = gzip.compress(of_body) if flags == GZIP else brotli.compress(of_body)
+    return frame(V1_1, compressed, flags)
 
 
 def parse(dialect: str, of_body: bytes, flags: int = RAW) -> Message:
-    """Take a body of the broker apart; nothing may be missing and nothing left over."""
+    """Parse a body from the broker; no byte may be missing or left over."""
     if flags == GZIP:
         of_body = gzip.decompress(of_body)
     elif flags == BROTLI:
@@ -153,7 +153,7 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def core(running: RunningBroker) -> Broker:
-    """Return the broker inside, to look at its queues."""
+    """Return the broker's core, for tests that inspect it."""
     engine = running.daemon.status.engine
     assert engine is not None
     return engine.broker
@@ -164,7 +164,7 @@ def stats(running: RunningBroker) -> Stats:
 
 
 def is_quiet(running: RunningBroker) -> bool:
-    """Say whether the broker waits for nothing of its own: no commit, and no read."""
+    """Return whether the broker has no commit and no read of the log under way."""
     engine = running.daemon.status.engine
     assert engine is not None
     read = engine.broker.queues.all_channels()
@@ -172,20 +172,20 @@ def is_quiet(running: RunningBroker) -> bool:
 
 
 async def until_subscribers(running: RunningBroker, queue: str, count: int) -> None:
-    """Wait until the broker knows who has come and gone."""
+    """Wait until the broker counts that many consumers of a queue."""
     found = core(running).queues.by_name[queue]
     await until(lambda: len(found.consumers) == count)
 
 
 class Peer(SocketPeer):
-    """One end of a Vibe connection; what is delivered before an answer is put aside."""
+    """One end of a Vibe connection; deliveries that precede an answer are set aside."""
 
     def __init__(self, running: RunningBroker, dialect: str) -> None:
         super().__init__()
         self.dialect = dialect
         self._running = running
         self._ids = 0
-        self._aside: deque[Message] = deque()  # deliveries that came before an answer
+        self._aside: deque[Message] = deque()  # deliveries that arrived before an answer
 
     def frame(
         self,
@@ -202,14 +202,14 @@ class Peer(SocketPeer):
         )
 
     async def break_off(self) -> None:
-        """Break the connection, so that the other end is told at once."""
+        """Reset the connection, so that the broker notices at once."""
         linger = struct.pack("ii", 1, 0)  # a reset instead of an orderly end
         raw = self.transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         await self.leave()
 
     async def next(self) -> Message:
-        """Return the next frame that comes, or came before an answer."""
+        """Return the next frame; deliveries that were set aside come first."""
         return self._aside.popleft() if self._aside else await self._read()
 
     async def _read(self) -> Message:
@@ -238,20 +238,20 @@ class Peer(SocketPeer):
         *,
         message_id: str = "",
     ) -> Message:
-        """Send a request and return its answer; deliveries before it are put aside."""
+        """Send a request and return its answer; earlier deliveries are set aside."""
         message_id = message_id or self.new_id()
         self.send(self.frame(kind, message_id, queue, payload, headers))
         return await self.reply(message_id)
 
     async def reply(self, request_id: str) -> Message:
-        """Return the reply to a request; deliveries before it are put aside."""
+        """Return the reply to a request; earlier deliveries are set aside."""
         while (answer := await self._read()).kind == DELIVER:
             self._aside.append(answer)
         assert request_id == answer.id, answer
         return answer
 
     async def expect_silence(self) -> None:
-        """See that nothing comes, now or when the broker has done all that it had to do."""
+        """Assert that nothing arrives, now or once the broker has no work left."""
         assert PONG == (await self.ask(PING)).kind
         await until(lambda: is_quiet(self._running))
         assert PONG == (await self.ask(PING)).kind
@@ -259,7 +259,7 @@ class Peer(SocketPeer):
         assert [] == list(self._aside)
 
     async def expect_close(self) -> None:
-        """See that the broker closes the connection and sends nothing more."""
+        """Assert that the broker closes the connection and sends nothing more."""
         await until(lambda: self.is_closed)
 
         assert b"" == self.unread
@@ -275,12 +275,12 @@ class Peer(SocketPeer):
     async def publish(
         self, queue: str, payload: bytes, message_id: str = "", **headers: str
     ) -> None:
-        """Publish, and return when it is acknowledged."""
+        """Publish, and return once the broker has acknowledged it."""
         answer = await self.ask(PUBLISH, queue, payload, headers, message_id=message_id)
         assert PUBLISH_ACK == answer.kind, answer
 
     async def subscribe(self, queue: str, prefetch: int = 0) -> None:
-        """Subscribe; *prefetch* 0 says nothing about it."""
+        """Subscribe; with a *prefetch* of 0 the request does not mention it."""
         headers = {"prefetch": str(prefetch)} if prefetch else {}
         answer = await self.ask(SUBSCRIBE, queue, headers=headers)
         assert SUBSCRIBE_ACK == answer.kind, answer
@@ -296,19 +296,19 @@ class Peer(SocketPeer):
         assert CREATE_QUEUE == answer.kind, answer
 
     async def info(self, queue: str) -> dict[str, Any]:
-        """Return what a QueueInfo says."""
+        """Return the QueueInfo."""
         answer = await self.ask(QUEUE_INFO, queue)
         assert QUEUE_INFO == answer.kind, answer
         found: dict[str, Any] = json.loads(answer.payload)
         return found
 
     async def counts(self, queue: str) -> tuple[int, int]:
-        """Return how many messages wait, and how many are in flight."""
+        """Return the numbers of waiting messages and of messages in flight."""
         found = await self.info(queue)
         return found["messageCount"], found["inFlight"]
 
     async def names(self) -> list[str]:
-        """Return the queues that a ListQueues shows."""
+        """Return the names from a ListQueues."""
         answer = await self.ask(LIST_QUEUES)
         assert LIST_QUEUES == answer.kind, answer
         found: list[str] = json.loads(answer.payload)
@@ -325,11 +325,11 @@ class Peer(SocketPeer):
         return [(await self.delivered()).payload for _ in range(count)]
 
     def ack(self, message_id: str, queue: str = "", **headers: str) -> None:
-        """Acknowledge a message by the frame's id, or end it otherwise by *headers*."""
+        """Acknowledge a message, or settle it in another way with *headers*."""
         self.send(self.frame(ACK, message_id, queue, headers=headers))
 
     async def settle(self, message_id: str, queue: str = "", **headers: str) -> None:
-        """Acknowledge when nothing else is to come, and return when that is durable."""
+        """Acknowledge, return once that is durable, and assert that nothing else arrives."""
         self.ack(message_id, queue, **headers)
         await self.expect_silence()
 
@@ -338,7 +338,7 @@ class Peer(SocketPeer):
 async def stranger(
     running: RunningBroker, dialect: str, *, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Peer]:
-    """Open a connection and say nothing."""
+    """Open a connection without a Connect."""
     loop = asyncio.get_running_loop()
     host, port = running.address("vibe")
     name = "localhost" if tls else None

@@ -1,4 +1,4 @@
-"""Ack: which delivery it names, who may send it, and the two other ends of a delivery."""
+"""Ack: which delivery it names, which connection may send it, and reject and requeue."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_the_frames_id_names_the_message(broker: RunningBroker, dialect: str) -> None:
-    """Without a messageId header the frame's id does."""
+    """Unless there is a messageId header."""
     async with connected(broker, dialect) as peer:
         await peer.publish("q", b"1", "m")
         await peer.subscribe("q")
@@ -20,8 +20,10 @@ async def test_the_frames_id_names_the_message(broker: RunningBroker, dialect: s
         assert 1 == stats(broker).acknowledged
 
 
-async def test_the_message_id_header_goes_first(broker: RunningBroker, dialect: str) -> None:
-    """Header messageId names the message, whatever the frame's id is."""
+async def test_the_message_id_header_takes_precedence(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """It names the message, whatever the frame's id."""
     async with connected(broker, dialect) as peer:
         for number in range(2):
             await peer.publish("q", b"%d" % number, f"m{number}")
@@ -35,10 +37,10 @@ async def test_the_message_id_header_goes_first(broker: RunningBroker, dialect: 
         await peer.expect_silence()
 
 
-async def test_the_oldest_delivery_of_an_id_is_meant(
+async def test_an_ack_settles_the_oldest_delivery_with_its_id(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Of several with the same id, one Ack ends the one that was given first."""
+    """Of several deliveries with the same id, the one delivered first."""
     async with connected(broker, dialect) as peer:
         for number in range(3):
             await peer.publish("q", b"%d" % number, "same")
@@ -51,8 +53,8 @@ async def test_the_oldest_delivery_of_an_id_is_meant(
         assert [b"1", b"2"] == await peer.payloads(2)
 
 
-async def test_the_frames_queue_narrows_it_down(broker: RunningBroker, dialect: str) -> None:
-    """On the frame's queue when it names one: not the oldest elsewhere, and no other at all."""
+async def test_an_ack_may_name_the_queue(broker: RunningBroker, dialect: str) -> None:
+    """Then it settles only a delivery from that queue."""
     async with connected(broker, dialect) as peer:
         for queue in ("a", "b"):
             await peer.publish(queue, b"1", "same")
@@ -69,10 +71,10 @@ async def test_the_frames_queue_narrows_it_down(broker: RunningBroker, dialect: 
 
 
 @pytest.mark.parametrize("headers", [{}, {"result": "reject"}, {"result": "requeue"}])
-async def test_what_was_not_given_to_this_connection_is_ignored_and_counted(
+async def test_an_ack_for_a_message_that_the_connection_does_not_hold_is_ignored(
     broker: RunningBroker, dialect: str, headers: dict[str, str]
 ) -> None:
-    """Another's delivery, a message that waits, one that never was, one that is done."""
+    """Another consumer's, waiting, unknown or settled messages; the broker counts these."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         for number in range(2):
             await peer.publish("q", b"%d" % number, f"m{number}")
@@ -94,7 +96,7 @@ async def test_what_was_not_given_to_this_connection_is_ignored_and_counted(
 async def test_a_delivery_may_be_settled_until_another_holds_it(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """After its time ran out it is still whose it was, while it waits with nobody."""
+    """Even after its timeout, as long as no other consumer has it."""
     async with connected(broker, dialect) as peer:
         await peer.publish("q", b"1", "m")
         await peer.subscribe("q")
@@ -110,7 +112,7 @@ async def test_a_delivery_may_be_settled_until_another_holds_it(
 async def test_a_redelivery_to_the_same_connection_is_settled_once(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """An Ack that comes late ends the second delivery, and the next one is ignored."""
+    """A late Ack settles the second delivery; another Ack is ignored."""
     async with connected(broker, dialect) as peer:
         await peer.publish("q", b"1", "m")
         await peer.subscribe("q")
@@ -124,10 +126,10 @@ async def test_a_redelivery_to_the_same_connection_is_settled_once(
         assert 1 == stats(broker).unknown_acks
 
 
-async def test_once_another_holds_it_it_is_not_ours(
+async def test_an_ack_does_not_settle_what_another_consumer_now_holds(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """A connection may settle what it was given until another consumer holds it."""
+    """The first consumer loses the right to settle it."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await peer.publish("q", b"1", "m")
         await peer.subscribe("q")
@@ -143,14 +145,14 @@ async def test_once_another_holds_it_it_is_not_ours(
 
 
 async def test_reject_makes_a_dead_letter(broker: RunningBroker, dialect: str) -> None:
-    """result=reject: a dead letter, reason rejected."""
-    async with connected(broker, dialect) as peer, connected(broker, dialect) as letters:
-        await letters.subscribe("dlq.q")
+    """result=reject; the reason is "rejected"."""
+    async with connected(broker, dialect) as peer, connected(broker, dialect) as dlq:
+        await dlq.subscribe("dlq.q")
         await peer.publish("q", b"1", "m", mine="x")
         await peer.subscribe("q")
         await peer.delivered()
         peer.ack("m", result="reject")
-        letter = await letters.delivered()
+        letter = await dlq.delivered()
 
         assert ("m", "dlq.q", b"1", "x") == (*letter[1:4], letter.headers["mine"])
         assert "rejected" == letter.headers["deathReason"]
@@ -158,8 +160,10 @@ async def test_reject_makes_a_dead_letter(broker: RunningBroker, dialect: str) -
         assert (0, 0) == await peer.counts("q")
 
 
-async def test_requeue_gives_it_back_at_once(broker: RunningBroker, dialect: str) -> None:
-    """result=requeue: it is delivered again, before newer ones, and was an attempt."""
+async def test_a_requeued_message_is_redelivered_at_once(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """result=requeue: before newer messages, and the delivery counts as an attempt."""
     async with connected(broker, dialect) as peer:
         for number in range(2):
             await peer.publish("q", b"%d" % number, f"m{number}")
@@ -171,8 +175,8 @@ async def test_requeue_gives_it_back_at_once(broker: RunningBroker, dialect: str
         assert ("m0", 2) == (again.id, again.attempts)
 
 
-async def test_requeue_may_ask_for_a_while(broker: RunningBroker, dialect: str) -> None:
-    """delayMs: not before it is over, and at most a sixteenth later; others go on."""
+async def test_a_requeue_may_have_a_delay(broker: RunningBroker, dialect: str) -> None:
+    """Redelivery comes after delayMs, at most a sixteenth later; others do not wait."""
     async with connected(broker, dialect) as peer:
         for number in range(2):
             await peer.publish("q", b"%d" % number, f"m{number}")
@@ -191,8 +195,10 @@ async def test_requeue_may_ask_for_a_while(broker: RunningBroker, dialect: str) 
 
 
 @pytest.mark.parametrize("delay", ["0", "1", "86400000"])
-async def test_a_delay_has_its_bounds(broker: RunningBroker, dialect: str, delay: str) -> None:
-    """0 to a day in ms."""
+async def test_a_delay_may_be_up_to_a_day(
+    broker: RunningBroker, dialect: str, delay: str
+) -> None:
+    """In ms; 0 is valid as well."""
     async with connected(broker, dialect) as peer:
         await peer.publish("q", b"1", "m")
         await peer.subscribe("q")
@@ -208,22 +214,22 @@ async def test_a_delay_has_its_bounds(broker: RunningBroker, dialect: str, delay
 async def test_the_last_attempt_cannot_be_requeued(
     broker: RunningBroker, dialect: str, delay: dict[str, str]
 ) -> None:
-    """After three deliveries it is a dead letter, reason maxRetries."""
-    async with connected(broker, dialect) as peer, connected(broker, dialect) as letters:
-        await letters.subscribe("dlq.q")
+    """After three deliveries it becomes a dead letter with the reason maxRetries."""
+    async with connected(broker, dialect) as peer, connected(broker, dialect) as dlq:
+        await dlq.subscribe("dlq.q")
         await peer.publish("q", b"1", "m")
         await peer.subscribe("q")
         for attempt in (1, 2, 3):
             assert attempt == (await peer.delivered()).attempts
             peer.ack("m", result="requeue", **(delay if attempt == 3 else {}))
-        letter = await letters.delivered()
+        letter = await dlq.delivered()
 
         assert "maxRetries" == letter.headers["deathReason"]
         assert "3" == letter.headers["deathAttempts"]
 
 
-async def test_delay_without_requeue_means_nothing(broker: RunningBroker, dialect: str) -> None:
-    """delayMs belongs to requeue."""
+async def test_a_delay_without_requeue_is_ignored(broker: RunningBroker, dialect: str) -> None:
+    """Even if it is not a number."""
     async with connected(broker, dialect) as peer:
         await peer.publish("q", b"1", "m")
         await peer.subscribe("q")
@@ -234,7 +240,7 @@ async def test_delay_without_requeue_means_nothing(broker: RunningBroker, dialec
 
 
 async def test_an_ack_before_a_disconnect_counts(broker: RunningBroker, dialect: str) -> None:
-    """What came in whole is kept, though nobody waits for a fence."""
+    """It needs no fence."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         for number in range(2):
             await peer.publish("q", b"%d" % number, f"m{number}")

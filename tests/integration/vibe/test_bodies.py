@@ -1,4 +1,4 @@
-"""Bodies: headers, payloads, ids and queue names that are refused, and those that are not."""
+"""Bodies: which headers, payloads, ids and queue names the broker accepts or refuses."""
 
 import pytest
 
@@ -50,7 +50,7 @@ JSON = {
 async def test_json_is_relayed_byte_for_byte(
     broker: RunningBroker, dialect: str, how: str
 ) -> None:
-    """Nothing is read and written anew; an absent payload stays absent."""
+    """The broker does not re-encode it; an absent payload stays absent."""
     async with connected(broker, dialect) as peer:
         await peer.publish("q", JSON[how])
         await peer.subscribe("q")
@@ -79,9 +79,9 @@ NOT_JSON = {
 async def test_a_payload_that_is_not_json_is_refused(
     broker: RunningBroker, dialect: str, how: str
 ) -> None:
-    """RFC 8259, UTF-8, depth up to 64: else INVALID_MESSAGE, and the connection stays."""
+    """It must be RFC 8259 JSON in UTF-8, nested at most 64 deep; the connection stays open."""
     async with connected(broker, dialect) as peer:
-        for _ in range(2):  # the second time the queue's name is known
+        for _ in range(2):  # the second time the queue exists
             answer = await peer.ask(PUBLISH, "q", NOT_JSON[how])
             assert (ERROR, "q", INVALID) == (answer.kind, answer.queue, answer.error_code)
             await peer.create("q")
@@ -93,7 +93,7 @@ async def test_a_payload_that_is_not_json_is_refused(
 HEADERS: dict[str, tuple[Headers, dict[str, str]]] = {
     "an empty value": ([("k", "")], {"k": ""}),
     "a repeated key": ([("k", "1"), ("o", "2"), ("k", "3")], {"k": "3", "o": "2"}),
-    "other letters": ([("ключ", "値")], {"ключ": "値"}),
+    "other scripts": ([("ключ", "値")], {"ключ": "値"}),
     "100 of them": (
         [(f"k{number}", "v") for number in range(100)],
         {f"k{number}": "v" for number in range(100)},
@@ -104,7 +104,7 @@ HEADERS: dict[str, tuple[Headers, dict[str, str]]] = {
 
 @pytest.mark.parametrize("how", HEADERS)
 async def test_headers_are_kept(broker: RunningBroker, dialect: str, how: str) -> None:
-    """An empty value is kept as an empty string; of a repeated key the last wins."""
+    """An empty value stays an empty string; the last value of a repeated key wins."""
     sent, kept = HEADERS[how]
     async with connected(broker, dialect) as peer:
         assert PUBLISH_ACK == (await peer.ask(PUBLISH, "q", b"1", sent)).kind
@@ -120,7 +120,7 @@ FAULTS = {
     "an empty key": body(PUBLISH, "m", "q", b"1", [("", "v")]),
     "an empty key among others": body(PUBLISH, "m", "q", b"1", [("a", "v"), ("", "")]),
     "101 headers": body(PUBLISH, "m", "q", b"1", [(f"k{n}", "v") for n in range(101)]),
-    "101 times the same": body(PUBLISH, "m", "q", b"1", [("k", "v")] * 101),
+    "the same header 101 times": body(PUBLISH, "m", "q", b"1", [("k", "v")] * 101),
     "version 0": body(PUBLISH, "m", "q", b"1", version=0),
     "version 2": body(PUBLISH, "m", "q", b"1", version=2),
     "version 255": body(PING, "m", "q", version=255),
@@ -146,10 +146,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("how", FAULTS)
-async def test_bad_values_are_refused_and_the_connection_stays(
+async def test_bad_values_are_refused_and_the_connection_stays_open(
     broker: RunningBroker, dialect: str, how: str
 ) -> None:
-    """Error INVALID_MESSAGE with the request's id, and its queue when it named one."""
+    """INVALID_MESSAGE with the request's id, and with its queue if it named one."""
     async with connected(broker, dialect) as peer:
         peer.send(frame(dialect, FAULTS[how]))
         answer = await peer.next()
@@ -161,10 +161,10 @@ async def test_bad_values_are_refused_and_the_connection_stays(
         assert [] == await peer.names()
 
 
-async def test_an_empty_id_is_refused_with_a_generated_one(
+async def test_the_refusal_of_an_empty_id_has_a_generated_one(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Empty id: INVALID_MESSAGE with a generated id, each time another."""
+    """INVALID_MESSAGE, with a different id each time."""
     async with connected(broker, dialect) as peer:
         peer.send(*(peer.frame(kind, "", "q", b"1") for kind in (PUBLISH, PING, 77)))
         answers = [await peer.next() for _ in range(3)]
@@ -187,10 +187,10 @@ GOOD_NAMES = [
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES)
-async def test_letters_digits_and_three_signs_make_a_name(
+async def test_a_queue_name_has_letters_digits_hyphens_underscores_and_dots(
     broker: RunningBroker, dialect: str, name: str
 ) -> None:
-    """1 to 256 characters of L*, Nd, hyphen, underscore and dot."""
+    """1 to 256 characters; letters are Unicode's L*, digits are Nd."""
     async with connected(broker, dialect) as peer:
         await peer.publish(name, b"1")
         await peer.subscribe(name)
@@ -202,8 +202,10 @@ BAD_NAMES = ["x" * 257, "a b", "a/b", "a*", "q\n", "½", "²", "e\u0301", "a\0",
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-async def test_anything_else_does_not(broker: RunningBroker, dialect: str, name: str) -> None:
-    """Missing or bad queue name: INVALID_MESSAGE."""
+async def test_any_other_queue_name_is_refused(
+    broker: RunningBroker, dialect: str, name: str
+) -> None:
+    """INVALID_MESSAGE, and no queue is created."""
     kinds = [PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CREATE_QUEUE, DELETE_QUEUE, QUEUE_INFO]
     async with connected(broker, dialect) as peer:
         answers = [await peer.ask(kind, name) for kind in kinds]
@@ -212,14 +214,22 @@ async def test_anything_else_does_not(broker: RunningBroker, dialect: str, name:
         assert [] == await peer.names()
 
 
-SERVERS_OWN = [CONNECT_ACK, PONG, PUBLISH_ACK, SUBSCRIBE_ACK, UNSUBSCRIBE_ACK, DELIVER, ERROR]
+SERVER_TO_CLIENT = [
+    CONNECT_ACK,
+    PONG,
+    PUBLISH_ACK,
+    SUBSCRIBE_ACK,
+    UNSUBSCRIBE_ACK,
+    DELIVER,
+    ERROR,
+]
 
 
-@pytest.mark.parametrize("kind", [*SERVERS_OWN, 3, 9, 27, 44, 49, 57, 98, 100, 255])
+@pytest.mark.parametrize("kind", [*SERVER_TO_CLIENT, 3, 9, 27, 44, 49, 57, 98, 100, 255])
 async def test_an_unknown_type_is_refused(
     broker: RunningBroker, dialect: str, kind: int
 ) -> None:
-    """Unknown and server-to-client types: INVALID_MESSAGE "unknown command type N"."""
+    """INVALID_MESSAGE "unknown command type N", for server-to-client types as well."""
     async with connected(broker, dialect) as peer:
         answer = await peer.ask(kind, "q")
 
@@ -231,7 +241,7 @@ async def test_an_unknown_type_is_refused(
 async def test_answers_name_the_queue_of_the_request(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Every request is answered with its own id, and with its queue when it named one."""
+    """Every answer has the request's id, and its queue if it named one."""
     async with connected(broker, dialect) as peer:
         kinds = [CREATE_QUEUE, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, QUEUE_INFO, DELETE_QUEUE, PING]
         for kind in kinds:
@@ -242,7 +252,7 @@ async def test_answers_name_the_queue_of_the_request(
 
 
 async def test_ack_and_disconnect_have_no_answer(broker: RunningBroker, dialect: str) -> None:
-    """Ack: none. Disconnect: none, and the connection is closed."""
+    """After a Disconnect the broker closes the connection."""
     async with connected(broker, dialect) as peer:
         peer.ack("whatever")
         await peer.expect_silence()

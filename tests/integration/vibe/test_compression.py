@@ -1,4 +1,4 @@
-"""Compression: negotiated or not, of dialect 1.1 only, and never past the limit."""
+"""Compression: negotiated or not, in dialect 1.1 only, and never past the size limit."""
 
 import gzip
 
@@ -35,11 +35,11 @@ NEGOTIATED = "negotiated-compression"
 LARGE = b'"' + b"a" * 5000 + b'"'
 
 
-def asking_for(names: str) -> Headers:
+def offering(names: str) -> Headers:
     return [*TOKEN, ("supported-compression", names)]
 
 
-ASKED = {
+OFFERS = {
     "brotli,gzip": "brotli",
     "gzip,brotli": "gzip",
     "gzip": "gzip",
@@ -53,32 +53,32 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize(("asked", "given"), ASKED.items())
-async def test_the_first_that_the_client_lists_and_we_have_is_agreed(
-    broker: RunningBroker, asked: str, given: str | None
+@pytest.mark.parametrize(("offered", "agreed"), OFFERS.items())
+async def test_the_first_supported_compression_that_the_client_lists_is_used(
+    broker: RunningBroker, offered: str, agreed: str | None
 ) -> None:
-    """supported-compression is answered with the first one we support."""
+    """Listed in supported-compression, confirmed in negotiated-compression."""
     async with stranger(broker, V1_1) as peer:
-        answer = await peer.log_in(asking_for(asked))
+        answer = await peer.log_in(offering(offered))
 
-        assert given == answer.headers.get(NEGOTIATED)
+        assert agreed == answer.headers.get(NEGOTIATED)
         assert RAW == answer.flags
 
 
-async def test_nothing_is_agreed_unasked_or_in_1_0(broker: RunningBroker) -> None:
-    """It is a thing of dialect 1.1, and of those who ask."""
+async def test_no_compression_without_an_offer_or_in_1_0(broker: RunningBroker) -> None:
+    """Only dialect 1.1 has it, and only for clients that offer it."""
     async with stranger(broker, V1_1) as peer:
         assert NEGOTIATED not in (await peer.log_in(TOKEN)).headers
     async with stranger(broker, V1_0) as peer:
-        assert NEGOTIATED not in (await peer.log_in(asking_for("brotli,gzip"))).headers
+        assert NEGOTIATED not in (await peer.log_in(offering("brotli,gzip"))).headers
 
 
 @pytest.mark.parametrize(("name", "flags"), [("gzip", GZIP), ("brotli", BROTLI), ("", RAW)])
-async def test_large_bodies_are_compressed_once_that_is_agreed(
+async def test_large_bodies_are_compressed_once_negotiated(
     broker: RunningBroker, name: str, flags: int
 ) -> None:
-    """Bodies of at least 1 KiB are then compressed."""
-    async with connected(broker, headers=asking_for(name)) as peer:
+    """Bodies of at least 1 KiB."""
+    async with connected(broker, headers=offering(name)) as peer:
         await peer.subscribe("q")
         await peer.publish("q", LARGE)
         delivered = await peer.delivered()
@@ -86,19 +86,19 @@ async def test_large_bodies_are_compressed_once_that_is_agreed(
         assert (LARGE, flags) == (delivered.payload, delivered.flags)
 
 
-async def test_the_connect_ack_itself_is_raw_however_long(broker: RunningBroker) -> None:
-    """Also when Connect comes again on a connection that has agreed, and its id is long."""
-    async with connected(broker, headers=asking_for("gzip")) as peer:
+async def test_the_connect_ack_itself_is_never_compressed(broker: RunningBroker) -> None:
+    """Not even on a second Connect with a long id, after compression was negotiated."""
+    async with connected(broker, headers=offering("gzip")) as peer:
         long_id = "c" * 2000
-        answer = await peer.ask(CONNECT, headers=asking_for("gzip"), message_id=long_id)
+        answer = await peer.ask(CONNECT, headers=offering("gzip"), message_id=long_id)
 
         assert (CONNECT_ACK, RAW) == (answer.kind, answer.flags)
 
 
 @pytest.mark.parametrize("name", ["gzip", "brotli"])
 async def test_a_body_below_1_kib_is_never_compressed(broker: RunningBroker, name: str) -> None:
-    """1,023 bytes stay raw, 1,024 do not: a Pong is its id and 12 bytes."""
-    async with connected(broker, headers=asking_for(name)) as peer:
+    """1,023 bytes stay raw, 1,024 do not. A Pong is its id and 12 bytes."""
+    async with connected(broker, headers=offering(name)) as peer:
         below = await peer.ask(PING, message_id="p" * (1023 - 12))
         at = await peer.ask(PING, message_id="p" * (1024 - 12))
 
@@ -112,8 +112,8 @@ async def test_a_body_below_1_kib_is_never_compressed(broker: RunningBroker, nam
 async def test_a_client_may_compress_without_negotiating(
     broker: RunningBroker, flags: int, agreed: str
 ) -> None:
-    """Whatever was agreed, both are read, and small ones too."""
-    async with connected(broker, headers=asking_for(agreed)) as peer:
+    """The broker reads both compressions, whatever was negotiated, for small bodies too."""
+    async with connected(broker, headers=offering(agreed)) as peer:
         peer.send(packed(flags, body(PUBLISH, "m", "q", b'{"small": 1}')))
         assert PUBLISH_ACK == (await peer.next()).kind
         await peer.subscribe("q")
@@ -126,8 +126,8 @@ def json_of(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("flags", [GZIP, BROTLI])
-async def test_the_unpacked_size_is_held_to_the_limit(flags: int) -> None:
-    """At the limit it is a Publish too many bytes long; a byte above it, framing is lost."""
+async def test_the_size_limit_applies_after_decompression(flags: int) -> None:
+    """At the limit the Publish is refused; one byte above it, the broker closes."""
     limit = 8192
     rest = len(body(PUBLISH, "m", "q"))
     async with (
@@ -146,12 +146,12 @@ async def test_the_unpacked_size_is_held_to_the_limit(flags: int) -> None:
 
 @pytest.mark.parametrize("flags", [GZIP, BROTLI])
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_bomb_is_refused_while_it_is_unpacked(
+async def test_a_decompression_bomb_is_refused(
     broker: RunningBroker, flags: int, known: bool
 ) -> None:
-    """A decompression past the limit: Error INVALID_MESSAGE, then close."""
-    squeeze = gzip.compress if flags == GZIP else brotli.compress
-    bomb = squeeze(bytes(20_000_000) if known else bytes(5000))
+    """An Error INVALID_MESSAGE, then the broker closes the connection."""
+    compress = gzip.compress if flags == GZIP else brotli.compress
+    bomb = compress(bytes(20_000_000) if known else bytes(5000))
     assert len(bomb) < (1024 * 1024 if known else 4096)
     async with stranger(broker, V1_1) as peer:
         if known:

@@ -1,4 +1,4 @@
-"""Connect and what may come before it, who may do what, and how a connection ends."""
+"""Connect: authentication, frames before it, permissions, and how a connection ends."""
 
 from pathlib import Path
 from typing import Final
@@ -46,7 +46,7 @@ KEYS = {
     "keys": [
         key_config("writer", "writer-key", publish=["orders*"], subscribe=[]),
         key_config("reader", "reader-key", publish=[], subscribe=["orders*"]),
-        key_config("nobody", "nobody-key", publish=[], subscribe=[]),
+        key_config("outsider", "outsider-key", publish=[], subscribe=[]),
         key_config("boss", "boss-key", publish=[], subscribe=[], admin=True),
     ]
 }
@@ -56,8 +56,8 @@ def token(key: str) -> Headers:
     return {"authToken": key}
 
 
-async def test_a_token_lets_in(broker: RunningBroker, dialect: str) -> None:
-    """ConnectAck: same id, headers serverVersion and connectionId, and no more."""
+async def test_a_token_authenticates(broker: RunningBroker, dialect: str) -> None:
+    """The ConnectAck has the same id, and only serverVersion and connectionId as headers."""
     async with stranger(broker, dialect) as peer, stranger(broker, dialect) as other:
         answer = await peer.ask(CONNECT, headers=TOKEN, message_id="conn_123")
         second = await other.ask(CONNECT, headers=TOKEN)
@@ -98,8 +98,10 @@ CREDENTIALS: dict[str, tuple[Headers, bool]] = {
 
 
 @pytest.mark.parametrize("how", CREDENTIALS)
-async def test_who_is_let_in(broker: RunningBroker, dialect: str, how: str) -> None:
-    """authToken, or authUsername and authPassword; the token is looked at first."""
+async def test_only_valid_credentials_are_accepted(
+    broker: RunningBroker, dialect: str, how: str
+) -> None:
+    """authToken, or authUsername and authPassword; the token takes precedence."""
     headers, good = CREDENTIALS[how]
     await make_user(broker, dialect, "bob")
     async with stranger(broker, dialect) as peer:
@@ -110,10 +112,10 @@ async def test_who_is_let_in(broker: RunningBroker, dialect: str, how: str) -> N
         assert PONG == (await peer.ask(PING)).kind
 
 
-async def test_the_fifth_refusal_is_answered_and_closes(
+async def test_the_fifth_failed_connect_closes_the_connection(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Refused: AUTH_FAILED; the fifth refusal is answered, then closed."""
+    """The fifth one still gets its AUTH_FAILED."""
     async with stranger(broker, dialect) as peer:
         for _ in range(4):
             assert "AUTH_FAILED" == (await peer.ask(CONNECT)).error_code
@@ -125,10 +127,10 @@ async def test_the_fifth_refusal_is_answered_and_closes(
         await peer.expect_close()
 
 
-async def test_four_refusals_and_then_the_right_key(
+async def test_the_right_key_is_accepted_after_four_failed_connects(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Nothing is held against whoever gets it right in time."""
+    """The failures have no further effect."""
     async with stranger(broker, dialect) as peer:
         for _ in range(4):
             assert "AUTH_FAILED" == (await peer.ask(CONNECT)).error_code
@@ -156,7 +158,7 @@ async def test_four_refusals_and_then_the_right_key(
 async def test_anything_else_before_connect_is_refused(
     broker: RunningBroker, dialect: str, kind: int
 ) -> None:
-    """Anything but Connect, Ping, Disconnect before Connect: AUTH_FAILED "Connect first"."""
+    """AUTH_FAILED "Connect first" for anything but Connect, Ping and Disconnect."""
     async with stranger(broker, dialect) as peer:
         answer = await peer.ask(kind, "q", b"1")
 
@@ -167,19 +169,20 @@ async def test_anything_else_before_connect_is_refused(
         assert [] == await peer.names()
 
 
-async def test_disconnect_before_connect_closes(broker: RunningBroker, dialect: str) -> None:
-    """Disconnect: none; close."""
+async def test_a_disconnect_before_connect_closes_the_connection(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """It has no answer."""
     async with stranger(broker, dialect) as peer:
         assert PONG == (await peer.ask(PING)).kind
         peer.send(peer.frame(DISCONNECT, "d"))
         await peer.expect_close()
 
 
-COMMANDS = [PUBLISH, SUBSCRIBE, QUEUE_INFO, CREATE_QUEUE, DELETE_QUEUE]
 ALLOWED = {
     "writer-key": {PUBLISH: True, SUBSCRIBE: False, QUEUE_INFO: True},
     "reader-key": {PUBLISH: False, SUBSCRIBE: True, QUEUE_INFO: True},
-    "nobody-key": {PUBLISH: False, SUBSCRIBE: False, QUEUE_INFO: False},
+    "outsider-key": {PUBLISH: False, SUBSCRIBE: False, QUEUE_INFO: False},
     "boss-key": {
         PUBLISH: False,
         SUBSCRIBE: False,
@@ -195,8 +198,8 @@ COMMANDS = [PUBLISH, SUBSCRIBE, QUEUE_INFO, CREATE_QUEUE, DELETE_QUEUE]
 
 
 @pytest.mark.parametrize("key", ALLOWED)
-async def test_every_command_asks_whether_it_is_allowed(dialect: str, key: str) -> None:
-    """AUTH_FAILED "not allowed"; CreateQueue and DeleteQueue need admin; dev-key may all."""
+async def test_every_command_checks_the_permission(dialect: str, key: str) -> None:
+    """CreateQueue and DeleteQueue need an admin key; dev-key may do everything."""
     async with broker_at(auth=KEYS) as broker:
         async with connected(broker, dialect) as owner:
             await owner.create("orders")
@@ -208,8 +211,8 @@ async def test_every_command_asks_whether_it_is_allowed(dialect: str, key: str) 
             assert UNSUBSCRIBE_ACK == (await peer.ask(UNSUBSCRIBE, "orders")).kind
 
 
-async def test_a_pattern_goes_no_further_than_it_says(dialect: str) -> None:
-    """Another queue is not allowed, existing or not."""
+async def test_a_queue_outside_the_pattern_is_forbidden(dialect: str) -> None:
+    """Whether it exists or not."""
     async with (
         broker_at(auth=KEYS) as broker,
         connected(broker, dialect, headers=token("writer-key")) as writer,
@@ -222,7 +225,7 @@ async def test_a_pattern_goes_no_further_than_it_says(dialect: str) -> None:
 
 
 async def test_auto_create_needs_only_publish_or_subscribe(dialect: str) -> None:
-    """A queue that is used is made, though its maker may not declare one."""
+    """Using a queue creates it, even with a key that may not declare queues."""
     async with (
         broker_at(auth=KEYS) as broker,
         connected(broker, dialect, headers=token("writer-key")) as writer,
@@ -234,8 +237,8 @@ async def test_auto_create_needs_only_publish_or_subscribe(dialect: str) -> None
         assert {"orders.a", "orders.b"} == set(core(broker).queues.by_name)
 
 
-async def test_connect_again_re_authenticates(dialect: str) -> None:
-    """From then on it is the other one who asks; a refusal changes nothing."""
+async def test_a_second_connect_re_authenticates(dialect: str) -> None:
+    """From then on the new principal applies; a failed Connect changes nothing."""
     async with (
         broker_at(auth=KEYS) as broker,
         connected(broker, dialect, headers=token("writer-key")) as peer,
@@ -250,25 +253,25 @@ async def test_connect_again_re_authenticates(dialect: str) -> None:
         assert [b"1", b"2"] == await peer.payloads(2)
 
 
-async def test_a_subscription_goes_on_only_for_who_is_allowed(dialect: str) -> None:
-    """Whoever it is now must be allowed to have the messages as well."""
+async def test_a_subscription_needs_the_permission_of_the_new_principal(dialect: str) -> None:
+    """Without it, the broker delivers nothing more."""
     async with (
         broker_at(auth=KEYS) as broker,
         connected(broker, dialect, headers=token("reader-key")) as peer,
         connected(broker, dialect) as source,
     ):
         await peer.subscribe("orders")
-        await peer.log_in(token("nobody-key"))
+        await peer.log_in(token("outsider-key"))
         await source.publish("orders", b"1")
         await peer.expect_silence()
 
         assert (1, 0) == await source.counts("orders")
 
 
-async def test_disconnect_returns_what_is_held_and_closes(
+async def test_a_disconnect_returns_held_messages_and_closes_the_connection(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Disconnect: none; held deliveries return at once, which is no attempt; close."""
+    """Held deliveries return at once, and do not count as an attempt."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await peer.publish("q", b"1")
         await peer.subscribe("q")
@@ -280,10 +283,10 @@ async def test_disconnect_returns_what_is_held_and_closes(
         assert 1 == (await other.delivered()).attempts
 
 
-async def test_what_came_before_a_disconnect_is_answered(
+async def test_everything_before_a_disconnect_is_answered(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Replies keep request order, and none is lost."""
+    """Replies keep the order of the requests, and none is lost."""
     async with connected(broker, dialect) as peer:
         peer.send(
             *(peer.frame(PUBLISH, f"m{number}", "q", b"1") for number in range(20)),
@@ -294,10 +297,10 @@ async def test_what_came_before_a_disconnect_is_answered(
         await peer.expect_close()
 
 
-async def test_shutdown_says_goodbye_and_returns_what_is_held(
+async def test_a_shutdown_sends_disconnect_and_returns_held_messages(
     tmp_path: Path, dialect: str
 ) -> None:
-    """Broker shutdown returns messages at once and does not count as an attempt."""
+    """They return at once, and the delivery does not count as an attempt."""
     clock = FakeClock()
     quickly = {"drain_s": 0}
     async with (
@@ -317,10 +320,8 @@ async def test_shutdown_says_goodbye_and_returns_what_is_held(
         assert 1 == (await peer.delivered()).attempts
 
 
-async def test_a_ping_before_connect_tells_the_dialect(
-    broker: RunningBroker, dialect: str
-) -> None:
-    """Ping is allowed before Connect, as the first frame too."""
+async def test_a_ping_may_be_the_first_frame(broker: RunningBroker, dialect: str) -> None:
+    """The broker recognises the dialect by it."""
     async with stranger(broker, dialect) as peer:
         peer.send(frame(dialect, body(PING, "p")))
         answer = await peer.next()

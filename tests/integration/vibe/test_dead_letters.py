@@ -1,4 +1,4 @@
-"""Dead letters: every reason, where they go, and that they never die again."""
+"""Dead letters: every reason, their queues, and that they are never dead-lettered again."""
 
 import hashlib
 from pathlib import Path
@@ -32,19 +32,19 @@ async def reject(peer: Peer, queue: str, message_id: str = "m") -> None:
 
 
 @pytest.mark.parametrize("mode", ["RoundRobin", "FanOutWithAck", "PriorityBased"])
-async def test_after_the_last_attempt_it_is_max_retries(
+async def test_a_message_becomes_a_dead_letter_after_its_last_attempt(
     broker: RunningBroker, dialect: str, mode: str
 ) -> None:
-    """Three attempts unless said otherwise, then a letter with id, payload and headers."""
-    async with connected(broker, dialect) as peer, connected(broker, dialect) as letters:
+    """By default after three; the dead letter keeps its id, payload and headers."""
+    async with connected(broker, dialect) as peer, connected(broker, dialect) as dlq:
         await peer.create("q", deliveryMode=mode)
-        await letters.subscribe("dlq.q")
+        await dlq.subscribe("dlq.q")
         await peer.subscribe("q")
-        await letters.publish("q", b'{"a": 1}', "m", mine="x", timestamp="then")
+        await dlq.publish("q", b'{"a": 1}', "m", mine="x", timestamp="then")
         for attempt, wait_s in ((1, 32), (2, 34), (3, 38)):
             assert attempt == (await peer.delivered()).attempts
             broker.clock.advance(wait_s)
-        letter = await letters.delivered()
+        letter = await dlq.delivered()
 
         assert ("m", "dlq.q", b'{"a": 1}') == letter[1:4]
         assert {
@@ -60,36 +60,36 @@ async def test_after_the_last_attempt_it_is_max_retries(
 
 
 @pytest.mark.parametrize("held", [True, False])
-async def test_what_outlives_its_ttl_is_expired(
+async def test_an_expired_message_becomes_a_dead_letter(
     broker: RunningBroker, dialect: str, held: bool
 ) -> None:
-    """Whether anybody consumes the queue or not."""
-    async with connected(broker, dialect) as peer, connected(broker, dialect) as letters:
+    """Whether or not a consumer holds messages of the queue."""
+    async with connected(broker, dialect) as peer, connected(broker, dialect) as dlq:
         await peer.create("q", messageTtl=5000)
-        await letters.subscribe("dlq.q")
+        await dlq.subscribe("dlq.q")
         if held:
             await peer.subscribe("q", 1)
-            await letters.publish("q", b"0", "m0")
+            await dlq.publish("q", b"0", "m0")
             await peer.delivered()
-        await letters.publish("q", b"1", "m1")
+        await dlq.publish("q", b"1", "m1")
         broker.clock.advance(4.9)
-        await letters.expect_silence()
+        await dlq.expect_silence()
         broker.clock.advance(40)
         wanted = {("m0", "1"), ("m1", "0")} if held else {("m1", "0")}
         got = set()
         for _ in wanted:
-            letter = await letters.delivered()
+            letter = await dlq.delivered()
             assert ("expired", "q") == death(letter)[:2]
             got.add((letter.id, death(letter)[2]))
 
         assert wanted == got
-        assert (0, 0) == await letters.counts("q")
+        assert (0, 0) == await dlq.counts("q")
 
 
-async def test_rejected_and_overflow_have_their_reasons(
+async def test_rejected_and_overflowing_messages_become_dead_letters(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """deathReason, deathQueue and deathAttempts of the other two."""
+    """With the right deathReason, deathQueue and deathAttempts."""
     async with connected(broker, dialect) as peer:
         await reject(peer, "q")
         await peer.create("small", maxQueueSize=1)
@@ -107,10 +107,10 @@ async def test_rejected_and_overflow_have_their_reasons(
 @pytest.mark.parametrize(
     "payload", [b"\xff" * 800_000, b'"' + b"x" * (1024 * 1024) + b'"'], ids=["base64", "JSON"]
 )
-async def test_what_no_frame_can_carry_is_too_large(
+async def test_a_message_too_large_for_a_frame_becomes_a_dead_letter(
     broker: RunningBroker, dialect: str, payload: bytes
 ) -> None:
-    """A large Blip message, or one that base64 makes large; it never blocks the queue."""
+    """A large Blip message, or one that base64 makes too large; it never blocks the queue."""
     async with connected(broker, dialect) as peer, blip.connected(broker) as source:
         subscription = await source.subscribe("dlq.q")
         await peer.create("q")
@@ -125,10 +125,10 @@ async def test_what_no_frame_can_carry_is_too_large(
         assert 1 == stats(broker).dead_lettered
 
 
-async def test_letters_may_have_a_queue_of_another_name(
+async def test_the_dead_letter_queue_may_have_another_name(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """deadLetterQueueName."""
+    """Set by deadLetterQueueName."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", deadLetterQueueName="graves")
         await reject(peer, "q")
@@ -139,7 +139,7 @@ async def test_letters_may_have_a_queue_of_another_name(
 
 
 @pytest.mark.parametrize(("length", "hashed"), [(252, False), (253, True), (256, True)])
-async def test_a_long_name_becomes_a_hash(
+async def test_a_long_dead_letter_name_becomes_a_hash(
     broker: RunningBroker, dialect: str, length: int, hashed: bool
 ) -> None:
     """A name over 256 characters becomes `dlq.` + SHA-256 hex."""
@@ -152,10 +152,10 @@ async def test_a_long_name_becomes_a_hash(
         assert name == death(await peer.delivered())[1]
 
 
-async def test_letters_are_ordinary_messages_without_limits(
+async def test_dead_letters_are_ordinary_messages_without_limits(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """No size, TTL or attempt limit: what is said of them in a CreateQueue is not heard."""
+    """No size, TTL or attempt limit; the broker ignores those of a CreateQueue."""
     async with connected(broker, dialect) as peer:
         await peer.ask(40, "dlq.q", headers={"maxRetryAttempts": "1", "messageTtl": "1000"})
         for number in range(3):
@@ -173,8 +173,10 @@ async def test_letters_are_ordinary_messages_without_limits(
 
 
 @pytest.mark.parametrize("name", ["dlq.q", "graves", "declared"])
-async def test_letters_never_die_again(broker: RunningBroker, dialect: str, name: str) -> None:
-    """Rejected once more it is dropped, and counted by that reason; no dlq.dlq is made."""
+async def test_dead_letters_are_never_dead_lettered_again(
+    broker: RunningBroker, dialect: str, name: str
+) -> None:
+    """The broker drops and counts a rejected one; it creates no dlq.dlq queue."""
     async with connected(broker, dialect) as peer:
         if name == "declared":
             await peer.create("declared", maxRetryAttempts=2)
@@ -190,10 +192,10 @@ async def test_letters_never_die_again(broker: RunningBroker, dialect: str, name
         assert {"rejected": 1} == stats(broker).dropped.by_reason
 
 
-async def test_with_dead_letters_off_the_end_is_a_counted_drop(
+async def test_without_dead_letters_messages_are_dropped_and_counted(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Counted by that reason."""
+    """By the reason for each drop."""
     async with connected(broker, dialect) as peer:
         await peer.create(
             "q", enableDeadLetterQueue="false", maxRetryAttempts=1, messageTtl=60_000
@@ -216,8 +218,8 @@ async def test_with_dead_letters_off_the_end_is_a_counted_drop(
         assert (0, 0) == await peer.counts("q")
 
 
-async def test_letters_outlive_the_broker(tmp_path: Path, dialect: str) -> None:
-    """A letter and the end of what it was made of are one record."""
+async def test_dead_letters_survive_a_restart(tmp_path: Path, dialect: str) -> None:
+    """One record creates the dead letter and settles the original message."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker, dialect) as peer:
         await reject(peer, "q")

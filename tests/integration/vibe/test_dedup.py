@@ -1,4 +1,4 @@
-"""dedupId: a repeat is acknowledged, and not stored again."""
+"""dedupId: a duplicate is acknowledged and not stored again."""
 
 import threading
 from pathlib import Path
@@ -13,10 +13,10 @@ from tests.integration.vibe.peer import PUBLISH, PUBLISH_ACK, connected, core, s
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_repeat_is_acknowledged_and_not_stored(
+async def test_a_duplicate_is_acknowledged_and_not_stored(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """With its own id, whatever its payload is; over all connections."""
+    """Under its own id, whatever its payload, on any connection."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await peer.publish("q", b"1", "m1", dedupId="d")
         await peer.publish("q", b"2", "m2", dedupId="d")
@@ -32,8 +32,8 @@ async def test_a_repeat_is_acknowledged_and_not_stored(
         assert 3 == stats(broker).duplicates
 
 
-async def test_it_is_per_queue(broker: RunningBroker, dialect: str) -> None:
-    """The same dedupId elsewhere is another message; so is an empty one each time."""
+async def test_dedup_ids_are_scoped_to_a_queue(broker: RunningBroker, dialect: str) -> None:
+    """In another queue the same dedupId is a new message; an empty one always is."""
     async with connected(broker, dialect) as peer:
         await peer.publish("a", b"1", dedupId="d")
         await peer.publish("b", b"1", dedupId="d")
@@ -44,10 +44,10 @@ async def test_it_is_per_queue(broker: RunningBroker, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_it_is_remembered_for_a_while(
+async def test_dedup_ids_are_remembered_for_a_window(
     tmp_path: Path, dialect: str, restarts: bool
 ) -> None:
-    """Within delivery.dedup_window_s (120), across restarts."""
+    """delivery.dedup_window_s, 120 s by default, across restarts."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker, dialect) as peer:
         await peer.publish("q", b"1", dedupId="d")
@@ -69,10 +69,10 @@ async def test_it_is_remembered_for_a_while(
         assert (2, 0) == await peer.counts("q")
 
 
-async def test_a_repeat_waits_for_the_commit_of_the_first(
+async def test_the_answer_to_a_duplicate_waits_for_the_commit_of_the_first(
     broker: RunningBroker, dialect: str, may_sync: threading.Event
 ) -> None:
-    """A repeat is acknowledged once the first is committed."""
+    """Otherwise the broker would acknowledge a message that is not durable yet."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await peer.create("q")
         may_sync.clear()
@@ -88,7 +88,7 @@ async def test_a_repeat_waits_for_the_commit_of_the_first(
 
 
 async def test_a_refused_publish_is_not_remembered(broker: RunningBroker, dialect: str) -> None:
-    """What was refused may be tried again, and is stored then."""
+    """The publisher may retry it, and then it is stored."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", maxQueueSize=1, overflowStrategy="DropNewest")
         await peer.publish("q", b"0", "m0")
@@ -103,10 +103,10 @@ async def test_a_refused_publish_is_not_remembered(broker: RunningBroker, dialec
 
 
 @pytest.mark.parametrize("strategy", ["DropNewest", "BlockPublisher", "RedirectToDlq"])
-async def test_a_repeat_needs_no_room(
+async def test_a_duplicate_needs_no_room(
     broker: RunningBroker, dialect: str, strategy: str
 ) -> None:
-    """A repeat is acknowledged and not stored again, however full the queue is."""
+    """The broker acknowledges it, however full the queue is."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", maxQueueSize=1, overflowStrategy=strategy)
         await peer.publish("q", b"0", dedupId="d")

@@ -1,4 +1,4 @@
-"""The fence: PublishAck after the commit, Pong after every earlier Publish and Ack."""
+"""The fence: a PublishAck follows the commit, a Pong every earlier Publish and Ack."""
 
 import shutil
 import threading
@@ -34,10 +34,10 @@ async def ids(peer: Peer, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [PUBLISH, SUBSCRIBE, CREATE_QUEUE])
-async def test_what_is_recorded_is_answered_after_its_commit(
+async def test_a_request_with_a_record_is_answered_after_its_commit(
     broker: RunningBroker, dialect: str, may_sync: threading.Event, kind: int
 ) -> None:
-    """PublishAck after the commit; a queue exists when its record does."""
+    """For a new queue, that of the queue's record."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         may_sync.clear()
         peer.send(peer.frame(kind, "m", "q"))
@@ -52,7 +52,7 @@ async def test_what_is_recorded_is_answered_after_its_commit(
 async def test_a_pong_waits_for_earlier_publishes(
     broker: RunningBroker, dialect: str, may_sync: threading.Event
 ) -> None:
-    """Of this connection; others do not wait."""
+    """For those of its own connection; others do not wait."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await peer.publish("q", b"0")
         may_sync.clear()
@@ -68,7 +68,7 @@ async def test_a_pong_waits_for_earlier_publishes(
 async def test_a_pong_waits_for_earlier_acks(
     broker: RunningBroker, dialect: str, may_sync: threading.Event
 ) -> None:
-    """After a Pong the acknowledgement is durable, not before."""
+    """After the Pong the acknowledgement is durable."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await peer.publish("q", b"1", "m")
         await peer.subscribe("q")
@@ -87,7 +87,7 @@ async def test_a_pong_waits_for_earlier_acks(
 async def test_nothing_is_delivered_before_it_is_durable(
     broker: RunningBroker, dialect: str, may_sync: threading.Event
 ) -> None:
-    """A message that could be lost again is not shown to anybody."""
+    """No consumer sees a message that a crash could still lose."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await other.subscribe("q")
         may_sync.clear()
@@ -100,10 +100,10 @@ async def test_nothing_is_delivered_before_it_is_durable(
         assert b"1" == (await other.delivered()).payload
 
 
-async def test_replies_keep_their_order_while_the_log_works(
+async def test_replies_keep_their_order_during_a_commit(
     broker: RunningBroker, dialect: str, may_sync: threading.Event
 ) -> None:
-    """What needs no commit waits behind what does."""
+    """Replies that need no commit wait behind those that do."""
     async with connected(broker, dialect) as peer:
         await peer.create("q")
         may_sync.clear()
@@ -124,8 +124,8 @@ async def test_replies_keep_their_order_while_the_log_works(
         assert wanted == got
 
 
-async def test_after_a_pong_a_crash_loses_nothing(tmp_path: Path, dialect: str) -> None:
-    """Publish, CreateQueue and Ack before a Pong are there after a crash."""
+async def test_a_crash_after_a_pong_loses_nothing(tmp_path: Path, dialect: str) -> None:
+    """Publish, CreateQueue and Ack before a Pong survive a crash."""
     running, crashed = tmp_path / "running", tmp_path / "crashed"
     clock = FakeClock()
     async with broker_at(running, clock) as broker, connected(broker, dialect) as peer:

@@ -1,4 +1,4 @@
-"""Framing: the two dialects, how they are told apart, and what ends a connection."""
+"""Framing: the two dialects, how the broker tells them apart, and errors that close."""
 
 import asyncio
 import gzip
@@ -36,15 +36,15 @@ pytestmark = pytest.mark.asyncio
 CONNECT_BODY = body(CONNECT, "c", headers=TOKEN)
 
 
-async def test_the_default_address_is_on_this_machine_only() -> None:
-    """Default 127.0.0.1:2925."""
+async def test_the_default_address_is_on_loopback() -> None:
+    """127.0.0.1:2925."""
     assert "127.0.0.1:2925" == Config().vibe.address
 
 
 async def test_small_replies_are_sent_without_delay(
     monkeypatch: pytest.MonkeyPatch, broker: RunningBroker
 ) -> None:
-    """TCP_NODELAY is on, at the broker's end."""
+    """TCP_NODELAY is on at the broker's end."""
     seen: list[int] = []
     really = tcp.TcpWire.connection_made
 
@@ -60,7 +60,7 @@ async def test_small_replies_are_sent_without_delay(
 
 FIRST_FRAMES = {
     "1.0 with error fields": (V1_0, frame(V1_0, CONNECT_BODY + bytes(4))),
-    "1.0 without": (V1_0, frame(V1_0, CONNECT_BODY)),
+    "1.0 without error fields": (V1_0, frame(V1_0, CONNECT_BODY)),
     "1.1 raw": (V1_1, frame(V1_1, CONNECT_BODY)),
     "1.1 with error fields": (V1_1, frame(V1_1, CONNECT_BODY + bytes(4))),
     "1.1 gzip": (V1_1, packed(GZIP, CONNECT_BODY)),
@@ -69,8 +69,8 @@ FIRST_FRAMES = {
 
 
 @pytest.mark.parametrize("how", FIRST_FRAMES)
-async def test_the_first_frame_tells_the_dialect(broker: RunningBroker, how: str) -> None:
-    """Byte 4: 00 and 02 are 1.1, 01 before 1f 8b is 1.1 gzip, else 01 is 1.0's version."""
+async def test_the_first_frame_determines_the_dialect(broker: RunningBroker, how: str) -> None:
+    """Byte 4: 00 and 02 mean 1.1; 01 before 1f 8b is gzip in 1.1, otherwise 1.0's version."""
     dialect, first = FIRST_FRAMES[how]
     async with stranger(broker, dialect) as peer:
         peer.send(first)
@@ -80,8 +80,8 @@ async def test_the_first_frame_tells_the_dialect(broker: RunningBroker, how: str
 
 
 @pytest.mark.parametrize("how", FIRST_FRAMES)
-async def test_the_first_frame_may_come_byte_by_byte(broker: RunningBroker, how: str) -> None:
-    """TCP may cut the stream anywhere; the dialect is told all the same."""
+async def test_the_first_frame_may_arrive_byte_by_byte(broker: RunningBroker, how: str) -> None:
+    """Wherever TCP cuts the stream, the broker recognises the dialect."""
     dialect, first = FIRST_FRAMES[how]
     async with stranger(broker, dialect) as peer:
         peer.transport.get_extra_info("socket").setsockopt(
@@ -98,7 +98,7 @@ NO_DIALECT = {
     "fifth byte 03": struct.pack(">IB", 20, 3),
     "fifth byte ff": struct.pack(">IB", 20, 255),
     "length 0": struct.pack(">I", 0),
-    "length 0 before a sound frame": struct.pack(">I", 0) + frame(V1_0, CONNECT_BODY),
+    "length 0 before a valid frame": struct.pack(">I", 0) + frame(V1_0, CONNECT_BODY),
     "a length beyond the limit": struct.pack(">IB", 4097, 1),
     "the largest length": b"\xff\xff\xff\xff",
     "HTTP": b"GET / HTTP/1.1\r\n\r\n",
@@ -106,10 +106,8 @@ NO_DIALECT = {
 
 
 @pytest.mark.parametrize("how", NO_DIALECT)
-async def test_what_is_no_dialect_is_answered_in_1_1_form(
-    broker: RunningBroker, how: str
-) -> None:
-    """Anything else, or length 0: Error in 1.1 form with a generated id, then close."""
+async def test_an_unknown_dialect_is_answered_in_1_1(broker: RunningBroker, how: str) -> None:
+    """An Error with a generated id, then the broker closes the connection."""
     async with stranger(broker, V1_1) as peer:
         peer.send(NO_DIALECT[how])
         answer = await peer.next()
@@ -120,8 +118,8 @@ async def test_what_is_no_dialect_is_answered_in_1_1_form(
 
 
 @pytest.mark.parametrize("other", [V1_0, V1_1])
-async def test_the_dialect_holds_for_the_connection(broker: RunningBroker, other: str) -> None:
-    """A frame of the other dialect later on is read as one of the first's, and is broken."""
+async def test_the_dialect_stays_for_the_connection(broker: RunningBroker, other: str) -> None:
+    """A later frame of the other dialect is read as one of the first, and is malformed."""
     first = V1_1 if other == V1_0 else V1_0
     async with connected(broker, first) as peer:
         peer.send(frame(other, body(PING, "p", errors=True)), bytes(64))
@@ -132,7 +130,7 @@ async def test_the_dialect_holds_for_the_connection(broker: RunningBroker, other
 
 
 PING_BODY = body(PING, "known-id")
-BODIES_THAT_LOSE_FRAMING = {
+MALFORMED_BODIES = {
     "cut in the middle": PING_BODY[:7],
     "one byte": b"\x01",
     "cut before its headers": PING_BODY[:-2],
@@ -145,19 +143,19 @@ BODIES_THAT_LOSE_FRAMING = {
 }
 
 
-@pytest.mark.parametrize("how", BODIES_THAT_LOSE_FRAMING)
+@pytest.mark.parametrize("how", MALFORMED_BODIES)
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_broken_layout_ends_the_connection(
+async def test_a_malformed_body_closes_the_connection(
     broker: RunningBroker, dialect: str, how: str, known: bool
 ) -> None:
-    """Broken layout, strings that are not UTF-8: Error INVALID_MESSAGE, then close."""
+    """After an Error INVALID_MESSAGE."""
     async with stranger(broker, dialect) as peer:
         if known:
             await peer.log_in(TOKEN)
         else:
             await peer.ask(PING)
         behind = peer.frame(PING, "never answered")
-        peer.send(frame(dialect, BODIES_THAT_LOSE_FRAMING[how]), behind)
+        peer.send(frame(dialect, MALFORMED_BODIES[how]), behind)
         answer = await peer.next()
 
         assert (ERROR, "INVALID_MESSAGE") == (answer.kind, answer.error_code)
@@ -165,18 +163,18 @@ async def test_a_broken_layout_ends_the_connection(
         await peer.expect_close()
 
 
-async def test_a_broken_frame_is_answered_with_its_id_where_that_can_be_read(
+async def test_the_error_for_a_malformed_frame_has_its_id_if_readable(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Every refusal has the request's id, a generated one when none could be read."""
+    """Otherwise a generated one."""
     async with connected(broker, dialect) as peer:
-        peer.send(frame(dialect, BODIES_THAT_LOSE_FRAMING["more headers than there are"]))
+        peer.send(frame(dialect, MALFORMED_BODIES["more headers than there are"]))
 
         assert "known-id" == (await peer.next()).id
         await peer.expect_close()
 
 
-FRAMES_THAT_LOSE_FRAMING = {
+MALFORMED_FRAMES = {
     "1.0 length 0": (V1_0, struct.pack(">I", 0)),
     "1.0 oversize": (V1_0, struct.pack(">I", 1024 * 1024 + 1)),
     "1.0 the largest length": (V1_0, b"\xff\xff\xff\xff"),
@@ -184,17 +182,17 @@ FRAMES_THAT_LOSE_FRAMING = {
     "1.1 oversize": (V1_1, struct.pack(">IB", 1024 * 1024 + 1, 0)),
     "1.1 unknown flags": (V1_1, struct.pack(">IB", 20, 3)),
     "1.1 both flags": (V1_1, frame(V1_1, PING_BODY, 255)),
-    "1.1 no gzip": (V1_1, frame(V1_1, PING_BODY, GZIP)),
-    "1.1 no brotli": (V1_1, frame(V1_1, b"\xff" * 30, BROTLI)),
+    "1.1 not gzip": (V1_1, frame(V1_1, PING_BODY, GZIP)),
+    "1.1 not brotli": (V1_1, frame(V1_1, b"\xff" * 30, BROTLI)),
     "1.1 half a gzip": (V1_1, frame(V1_1, gzip.compress(PING_BODY)[:-12], GZIP)),
     "1.1 half a brotli": (V1_1, frame(V1_1, brotli.compress(bytes(500) + PING_BODY)[:-4], 2)),
 }
 
 
-@pytest.mark.parametrize("how", FRAMES_THAT_LOSE_FRAMING)
-async def test_a_broken_frame_ends_the_connection(broker: RunningBroker, how: str) -> None:
-    """Bad length, oversize, unknown flags: refused on the header alone, then closed."""
-    dialect, broken = FRAMES_THAT_LOSE_FRAMING[how]
+@pytest.mark.parametrize("how", MALFORMED_FRAMES)
+async def test_a_malformed_frame_closes_the_connection(broker: RunningBroker, how: str) -> None:
+    """Bad length, oversize, unknown flags or bad compression; after an Error."""
+    dialect, broken = MALFORMED_FRAMES[how]
     async with connected(broker, dialect) as peer:
         peer.send(broken)
         answer = await peer.next()
@@ -203,10 +201,10 @@ async def test_a_broken_frame_ends_the_connection(broker: RunningBroker, how: st
         await peer.expect_close()
 
 
-async def test_what_came_before_a_broken_frame_is_answered(
+async def test_everything_before_a_malformed_frame_is_answered(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Replies keep request order, also the last one."""
+    """Replies keep the order of the requests, the Error included."""
     async with connected(broker, dialect) as peer:
         peer.send(
             peer.frame(PUBLISH, "m", "q", b"1"), peer.frame(PING, "p"), struct.pack(">IB", 0, 0)
@@ -221,7 +219,7 @@ async def test_what_came_before_a_broken_frame_is_answered(
 async def test_bytes_after_the_last_field_are_ignored(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """We read both forms, whatever the dialect, and ignore bytes after the last field."""
+    """With or without error fields, whatever the dialect."""
     async with connected(broker, dialect) as peer:
         for number, trailing in enumerate((b"", bytes(4), b"\xff", b"\0\0\0\0more")):
             peer.send(frame(dialect, body(PING, f"p{number}") + trailing))
@@ -233,7 +231,7 @@ async def test_bytes_after_the_last_field_are_ignored(
 async def test_many_frames_in_one_piece_are_answered_in_order(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Replies keep request order, committed or not."""
+    """Whether or not they wait for a commit."""
     async with connected(broker, dialect) as peer:
         kinds = (PUBLISH, PING, 77, PUBLISH, 43)
         wanted = [f"{kind}-{number}" for number in range(50) for kind in kinds]
@@ -242,8 +240,10 @@ async def test_many_frames_in_one_piece_are_answered_in_order(
         assert wanted == [(await peer.next()).id for _ in wanted]
 
 
-async def test_half_close_is_answered_to_the_end(broker: RunningBroker, dialect: str) -> None:
-    """A peer that sends no more gets every answer, and then the connection is closed."""
+async def test_everything_sent_before_a_half_close_is_answered(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Then the broker closes the connection."""
     async with connected(broker, dialect) as peer:
         peer.send(*(peer.frame(PUBLISH, f"m{number}", "q", b"1") for number in range(20)))
         peer.transport.write_eof()

@@ -1,4 +1,4 @@
-"""Limits: the size of a body before and after Connect, the room for headers, the rate."""
+"""Limits: body sizes before and after Connect, room for added headers, and the rate."""
 
 import struct
 
@@ -27,7 +27,7 @@ from tests.integration.vibe.peer import (
 
 pytestmark = pytest.mark.asyncio
 
-UNKNOWN_MAX = 4096
+UNAUTHENTICATED_MAX = 4096
 BODY_MAX = 1024 * 1024
 SPARE = 256
 
@@ -45,19 +45,21 @@ def publish_of(size: int, message_id: str = "m") -> bytes:
     return body(PUBLISH, message_id, "q", b'"' + b"x" * missing + b'"')
 
 
-async def test_a_stranger_may_send_4_kib(broker: RunningBroker, dialect: str) -> None:
-    """4 KiB before Connect succeeded: at the limit it is read."""
+async def test_4_kib_are_allowed_before_connect(broker: RunningBroker, dialect: str) -> None:
+    """The broker reads a body of exactly that size."""
     async with stranger(broker, dialect) as peer:
-        peer.send(frame(dialect, connect_of(UNKNOWN_MAX)))
+        peer.send(frame(dialect, connect_of(UNAUTHENTICATED_MAX)))
 
         assert CONNECT_ACK == (await peer.next()).kind
 
 
-async def test_a_stranger_may_not_send_more(broker: RunningBroker, dialect: str) -> None:
-    """Oversize is lost framing, and told by the length alone."""
+async def test_more_than_4_kib_before_connect_closes_the_connection(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """The length alone is enough to refuse it."""
     async with stranger(broker, dialect) as peer:
         await peer.ask(PING)
-        peer.send(struct.pack(">IB", UNKNOWN_MAX + 1, 0))
+        peer.send(struct.pack(">IB", UNAUTHENTICATED_MAX + 1, 0))
         answer = await peer.next()
 
         assert (ERROR, "INVALID_MESSAGE") == (answer.kind, answer.error_code)
@@ -67,17 +69,17 @@ async def test_a_stranger_may_not_send_more(broker: RunningBroker, dialect: str)
 async def test_a_refused_connect_does_not_raise_the_limit(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """It is raised when Connect has succeeded."""
+    """Only a successful Connect does."""
     async with stranger(broker, dialect) as peer:
         assert "AUTH_FAILED" == (await peer.ask(CONNECT)).error_code
-        peer.send(struct.pack(">IB", UNKNOWN_MAX + 1, 0))
+        peer.send(struct.pack(">IB", UNAUTHENTICATED_MAX + 1, 0))
 
         assert "INVALID_MESSAGE" == (await peer.next()).error_code
         await peer.expect_close()
 
 
-async def test_a_known_peer_may_send_1_mib(broker: RunningBroker, dialect: str) -> None:
-    """1 MiB per body, of anything that is not a Publish."""
+async def test_1_mib_is_allowed_after_connect(broker: RunningBroker, dialect: str) -> None:
+    """For any body but that of a Publish."""
     async with connected(broker, dialect) as peer:
         payload = b'"' + b"x" * (BODY_MAX - len(body(PING, "p")) - 2) + b'"'
         peer.send(frame(dialect, body(PING, "p", payload=payload)))
@@ -89,10 +91,10 @@ async def test_a_known_peer_may_send_1_mib(broker: RunningBroker, dialect: str) 
 
 
 @pytest.mark.parametrize("body_max", [BODY_MAX, 8192, 4096])
-async def test_a_publish_leaves_room_for_what_delivery_adds(
+async def test_a_publish_leaves_room_for_the_headers_of_its_delivery(
     dialect: str, body_max: int
 ) -> None:
-    """256 bytes spare: the largest Publish arrives, one byte more is refused and no more."""
+    """256 bytes: the largest Publish is delivered; one byte more is refused."""
     async with (
         broker_at(vibe={"max_message_bytes": body_max}) as broker,
         connected(broker, dialect) as peer,
@@ -112,8 +114,8 @@ async def test_a_publish_leaves_room_for_what_delivery_adds(
         assert publish_of(body_max - SPARE).endswith(delivered.payload + bytes(2))
 
 
-async def test_the_limit_can_be_set(dialect: str) -> None:
-    """`vibe.max_message_bytes`."""
+async def test_the_size_limit_is_configurable(dialect: str) -> None:
+    """By `vibe.max_message_bytes`."""
     async with (
         broker_at(vibe={"max_message_bytes": 5000}) as broker,
         connected(broker, dialect) as peer,
@@ -125,10 +127,10 @@ async def test_the_limit_can_be_set(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("failing", [False, True])
-async def test_a_stranger_has_a_while_to_connect_whatever_it_sends(
+async def test_the_handshake_timeout_closes_even_a_busy_connection(
     dialect: str, failing: bool
 ) -> None:
-    """10 s from accept until Connect succeeds; neither Ping nor a refusal extends it."""
+    """It runs from accept until a Connect succeeds; neither Ping nor a failure extends it."""
     async with (
         broker_at(limits={"handshake_timeout_s": 0.3}) as broker,
         connected(broker, dialect) as known,
@@ -137,22 +139,22 @@ async def test_a_stranger_has_a_while_to_connect_whatever_it_sends(
         if failing:
             assert "AUTH_FAILED" == (await peer.ask(CONNECT)).error_code
 
-        def is_closed_though_it_pings() -> bool:
+        def is_closed_despite_pings() -> bool:
             if not peer.is_closed:
                 peer.send(peer.frame(PING, "p"))
             return peer.is_closed
 
-        await until(is_closed_though_it_pings)
+        await until(is_closed_despite_pings)
         await known.expect_silence()
 
 
-async def test_the_while_is_10_s_unless_said_otherwise() -> None:
-    """The default of `limits.handshake_timeout_s`."""
+async def test_the_handshake_timeout_is_10_s_by_default() -> None:
+    """`limits.handshake_timeout_s`."""
     assert Config().limits.handshake_timeout_s == 10.0
 
 
-async def test_more_than_the_rate_is_refused(dialect: str) -> None:
-    """RATE_LIMITED with the request's id and queue; the connection stays, time heals."""
+async def test_a_request_above_the_rate_limit_is_refused(dialect: str) -> None:
+    """RATE_LIMITED with the request's queue, until time passes; the connection stays open."""
     async with (
         broker_at(limits={"messages_per_s": 3}) as broker,
         connected(broker, dialect) as peer,
@@ -169,8 +171,8 @@ async def test_more_than_the_rate_is_refused(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [SUBSCRIBE, QUEUE_INFO, LIST_QUEUES])
-async def test_the_rate_is_that_of_all_requests(dialect: str, kind: int) -> None:
-    """More than `limits.messages_per_s` messages, of whatever kind."""
+async def test_the_rate_limit_counts_all_requests(dialect: str, kind: int) -> None:
+    """`limits.messages_per_s` applies to requests of every kind."""
     async with (
         broker_at(limits={"messages_per_s": 1}) as broker,
         connected(broker, dialect) as peer,
@@ -181,7 +183,7 @@ async def test_the_rate_is_that_of_all_requests(dialect: str, kind: int) -> None
 
 
 async def test_acknowledgements_are_never_refused(dialect: str) -> None:
-    """Nor is the Ping that asks whether they count."""
+    """Nor is the Ping that confirms them."""
     async with (
         broker_at(limits={"messages_per_s": 4}) as broker,
         connected(broker, dialect) as source,
@@ -202,8 +204,8 @@ async def test_acknowledgements_are_never_refused(dialect: str) -> None:
         assert (0, 0) == await peer.counts("q")
 
 
-async def test_the_rate_is_per_connection(dialect: str) -> None:
-    """What one has used up is there for the other."""
+async def test_the_rate_limit_is_per_connection(dialect: str) -> None:
+    """One connection cannot use up another's."""
     async with (
         broker_at(limits={"messages_per_s": 1}) as broker,
         connected(broker, dialect) as one,
@@ -214,8 +216,8 @@ async def test_the_rate_is_per_connection(dialect: str) -> None:
         await other.publish("q", b"3")
 
 
-async def test_by_default_there_is_no_rate(broker: RunningBroker, dialect: str) -> None:
-    """Default 0 = off."""
+async def test_there_is_no_rate_limit_by_default(broker: RunningBroker, dialect: str) -> None:
+    """`limits.messages_per_s` is 0."""
     async with connected(broker, dialect) as peer:
         peer.send(*(peer.frame(PUBLISH, f"m{number}", "q", b"1") for number in range(3000)))
         kinds = {(await peer.next()).kind for _ in range(3000)}
@@ -224,7 +226,7 @@ async def test_by_default_there_is_no_rate(broker: RunningBroker, dialect: str) 
 
 
 async def test_connections_are_counted(broker: RunningBroker, dialect: str) -> None:
-    """Those of this strand are told apart from others."""
+    """The metrics count them by strand."""
     async with connected(broker, dialect):
         await until(lambda: broker.daemon.status.metrics().connections["vibe"] == 1)
     await until(lambda: broker.daemon.status.metrics().connections["vibe"] == 0)

@@ -1,8 +1,10 @@
-"""Delivery modes: who gets a message, and in which order."""
+"""Delivery modes: which consumers get a message, and in which order."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from braidmq.testing.broker import RunningBroker
 from braidmq.testing.clock import FakeClock
@@ -14,207 +16,180 @@ pytestmark = pytest.mark.asyncio
 PRIORITIES = ["low", "normal", "high", "critical"]
 
 
+@pytest_asyncio.fixture
+async def one(broker: RunningBroker, dialect: str) -> AsyncIterator[Peer]:
+    async with connected(broker, dialect) as peer:
+        yield peer
+
+
+@pytest_asyncio.fixture
+async def two(broker: RunningBroker, dialect: str) -> AsyncIterator[Peer]:
+    async with connected(broker, dialect) as peer:
+        yield peer
+
+
+@pytest_asyncio.fixture
+async def source(broker: RunningBroker, dialect: str) -> AsyncIterator[Peer]:
+    async with connected(broker, dialect) as peer:
+        yield peer
+
+
 async def publish(peer: Peer, *payloads: bytes, queue: str = "q") -> None:
-    """Publish messages whose ids are their payloads behind an m."""
+    """Publish messages with the id "m" + payload."""
     for payload in payloads:
         await peer.publish(queue, payload, f"m{payload.decode()}")
 
 
-async def test_round_robin_gives_each_message_to_one_in_turn(
-    broker: RunningBroker, dialect: str
+async def test_round_robin_delivers_each_message_to_one_consumer_in_turn(
+    one: Peer, two: Peer, source: Peer
 ) -> None:
-    """RoundRobin: among equals, in turn."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0", b"1", b"2", b"3")
+    """Consumers that hold the same number of messages take turns."""
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0", b"1", b"2", b"3")
 
-        assert [b"0", b"2"] == await one.payloads(2)
-        assert [b"1", b"3"] == await two.payloads(2)
-        await one.expect_silence()
-        await two.expect_silence()
+    assert [b"0", b"2"] == await one.payloads(2)
+    assert [b"1", b"3"] == await two.payloads(2)
+    await one.expect_silence()
+    await two.expect_silence()
 
 
-async def test_round_robin_stays_in_turn_when_all_are_acknowledged(
-    broker: RunningBroker, dialect: str
+async def test_round_robin_takes_turns_when_everything_is_acknowledged(
+    one: Peer, two: Peer, source: Peer
 ) -> None:
-    """Each holds nothing when the next message comes, and still they take turns."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await one.subscribe("q")
-        await two.subscribe("q")
-        for number, peer in enumerate([one, two] * 3):
-            await publish(source, b"%d" % number)
-            assert [b"%d" % number] == await peer.payloads(1)
-            await peer.settle(f"m{number}")
+    """Even though no consumer holds anything when the next message arrives."""
+    await one.subscribe("q")
+    await two.subscribe("q")
+    for number, peer in enumerate([one, two] * 3):
+        await publish(source, b"%d" % number)
+        assert [b"%d" % number] == await peer.payloads(1)
+        await peer.settle(f"m{number}")
 
 
-async def test_round_robin_prefers_who_holds_fewest(
-    broker: RunningBroker, dialect: str
+async def test_round_robin_prefers_the_consumer_that_holds_the_fewest(
+    one: Peer, two: Peer, source: Peer
 ) -> None:
-    """The consumer with the fewest unacknowledged deliveries."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, *(b"%d" % number for number in range(6)))
-        assert [b"0", b"2", b"4"] == await one.payloads(3)
-        assert [b"1", b"3", b"5"] == await two.payloads(3)
-        for message_id in ("m0", "m2", "m4"):
-            await one.settle(message_id)
-        await publish(source, b"6", b"7", b"8")
+    """That is, the one with the fewest unacknowledged deliveries."""
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, *(b"%d" % number for number in range(6)))
+    assert [b"0", b"2", b"4"] == await one.payloads(3)
+    assert [b"1", b"3", b"5"] == await two.payloads(3)
+    for message_id in ("m0", "m2", "m4"):
+        await one.settle(message_id)
+    await publish(source, b"6", b"7", b"8")
 
-        assert [b"6", b"7", b"8"] == await one.payloads(3)
-        await two.expect_silence()
+    assert [b"6", b"7", b"8"] == await one.payloads(3)
+    await two.expect_silence()
 
 
-async def test_round_robin_passes_over_who_has_no_room(
-    broker: RunningBroker, dialect: str
+async def test_round_robin_skips_a_consumer_without_free_prefetch(
+    one: Peer, two: Peer, source: Peer
 ) -> None:
-    """And free prefetch: without any, a message waits."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await one.subscribe("q", 1)
-        await two.subscribe("q", 3)
-        await publish(source, *(b"%d" % number for number in range(5)))
+    """If no consumer has any, the message waits."""
+    await one.subscribe("q", 1)
+    await two.subscribe("q", 3)
+    await publish(source, *(b"%d" % number for number in range(5)))
 
-        assert [b"0"] == await one.payloads(1)
-        assert [b"1", b"2", b"3"] == await two.payloads(3)
-        assert (1, 4) == await source.counts("q")
+    assert [b"0"] == await one.payloads(1)
+    assert [b"1", b"2", b"3"] == await two.payloads(3)
+    assert (1, 4) == await source.counts("q")
 
 
-async def test_fan_out_with_ack_gives_it_to_all(broker: RunningBroker, dialect: str) -> None:
-    """FanOutWithAck: every current subscriber must acknowledge."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0", b"1")
-        assert [b"0", b"1"] == await one.payloads(2)
-        assert [b"0", b"1"] == await two.payloads(2)
-        assert (0, 4) == await source.counts("q")
-        await one.settle("m0")
-        assert (0, 3) == await source.counts("q")
-        await two.settle("m0")
+async def test_fan_out_with_ack_delivers_to_all(one: Peer, two: Peer, source: Peer) -> None:
+    """Every current subscriber must acknowledge."""
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0", b"1")
+    assert [b"0", b"1"] == await one.payloads(2)
+    assert [b"0", b"1"] == await two.payloads(2)
+    assert (0, 4) == await source.counts("q")
+    await one.settle("m0")
+    assert (0, 3) == await source.counts("q")
+    await two.settle("m0")
 
-        assert (0, 2) == await source.counts("q")
+    assert (0, 2) == await source.counts("q")
 
 
-async def test_fan_out_with_ack_retries_each_by_itself(
-    broker: RunningBroker, dialect: str
+async def test_fan_out_with_ack_retries_each_subscriber_separately(
+    broker: RunningBroker, one: Peer, two: Peer, source: Peer
 ) -> None:
-    """Who has acknowledged is left alone."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0")
-        await one.delivered()
-        await two.delivered()
-        await one.settle("m0")
-        broker.clock.advance(33)
-        assert 2 == (await two.delivered()).attempts
-        await one.expect_silence()
-        await two.settle("m0")
-        broker.clock.advance(100)
+    """A subscriber that has acknowledged gets no redelivery."""
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0")
+    await one.delivered()
+    await two.delivered()
+    await one.settle("m0")
+    broker.clock.advance(33)
+    assert 2 == (await two.delivered()).attempts
+    await one.expect_silence()
+    await two.settle("m0")
+    broker.clock.advance(100)
 
-        await two.expect_silence()
+    await two.expect_silence()
 
 
 async def test_fan_out_with_ack_waits_for_a_subscriber(
-    broker: RunningBroker, dialect: str
+    one: Peer, two: Peer, source: Peer
 ) -> None:
-    """Without a subscriber the message waits; the next one alone has to acknowledge it."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await publish(source, b"0", b"1")
-        assert (2, 0) == await source.counts("q")
-        await one.subscribe("q")
-        assert [b"0", b"1"] == await one.payloads(2)
-        await two.subscribe("q")
-        await two.expect_silence()
-        await publish(source, b"2")
+    """Messages from before the first subscriber are for that one alone."""
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await publish(source, b"0", b"1")
+    assert (2, 0) == await source.counts("q")
+    await one.subscribe("q")
+    assert [b"0", b"1"] == await one.payloads(2)
+    await two.subscribe("q")
+    await two.expect_silence()
+    await publish(source, b"2")
 
-        assert [b"2"] == await one.payloads(1)
-        assert [b"2"] == await two.payloads(1)
+    assert [b"2"] == await one.payloads(1)
+    assert [b"2"] == await two.payloads(1)
 
 
 @pytest.mark.parametrize("politely", [True, False])
-async def test_a_departing_subscribers_obligation_ends(
-    broker: RunningBroker, dialect: str, politely: bool
+async def test_a_leaving_subscriber_no_longer_has_to_acknowledge(
+    broker: RunningBroker, one: Peer, two: Peer, source: Peer, politely: bool
 ) -> None:
-    """When somebody has acknowledged it, nobody gets it again."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0")
-        await one.delivered()
-        await two.delivered()
-        await one.settle("m0")
-        await leave(broker, two, left=1, politely=politely)
-        assert (0, 0) == await source.counts("q")
-        await source.subscribe("q")
+    """Once another has acknowledged the message, it is done."""
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0")
+    await one.delivered()
+    await two.delivered()
+    await one.settle("m0")
+    await leave(broker, two, left=1, politely=politely)
+    assert (0, 0) == await source.counts("q")
+    await source.subscribe("q")
 
-        await source.expect_silence()
+    await source.expect_silence()
 
 
 @pytest.mark.parametrize("politely", [True, False])
-async def test_what_nobody_has_acknowledged_waits_for_the_next(
-    broker: RunningBroker, dialect: str, politely: bool
+async def test_an_unacknowledged_fan_out_message_waits_for_the_next_subscriber(
+    broker: RunningBroker, one: Peer, two: Peer, source: Peer, politely: bool
 ) -> None:
-    """Unless nobody has acknowledged yet: then it waits for the next subscriber."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithAck")
-        await one.subscribe("q")
-        await two.subscribe("q")
-        await publish(source, b"0")
-        await one.delivered()
-        await two.delivered()
-        await leave(broker, one, left=1, politely=politely)
-        await leave(broker, two, left=0, politely=politely)
-        assert (1, 0) == await source.counts("q")
-        await source.subscribe("q")
-        got = await source.delivered()
+    """If every subscriber left before any of them acknowledged it."""
+    await source.create("q", deliveryMode="FanOutWithAck")
+    await one.subscribe("q")
+    await two.subscribe("q")
+    await publish(source, b"0")
+    await one.delivered()
+    await two.delivered()
+    await leave(broker, one, left=1, politely=politely)
+    await leave(broker, two, left=0, politely=politely)
+    assert (1, 0) == await source.counts("q")
+    await source.subscribe("q")
+    got = await source.delivered()
 
-        assert (b"0", 1 if politely else 2) == (got.payload, got.attempts)
+    assert (b"0", 1 if politely else 2) == (got.payload, got.attempts)
 
 
 async def leave(running: RunningBroker, peer: Peer, *, left: int, politely: bool) -> None:
-    """Unsubscribe, or break the connection, and wait until *left* subscribers are seen."""
+    """Unsubscribe or break the connection, and wait until *left* subscribers remain."""
     if politely:
         await peer.unsubscribe("q")
     else:
@@ -222,10 +197,10 @@ async def leave(running: RunningBroker, peer: Peer, *, left: int, politely: bool
     await until_subscribers(running, "q", left)
 
 
-async def test_what_nobody_has_acknowledged_waits_also_after_a_restart(
+async def test_an_unacknowledged_fan_out_message_survives_a_restart(
     tmp_path: Path, dialect: str
 ) -> None:
-    """The message that one of two has acknowledged does not come back, the other does."""
+    """One that a subscriber has acknowledged does not come back."""
     clock = FakeClock()
     async with (
         broker_at(tmp_path, clock) as broker,
@@ -248,31 +223,26 @@ async def test_what_nobody_has_acknowledged_waits_also_after_a_restart(
         await peer.expect_silence()
 
 
-async def test_fan_out_without_ack_gives_it_once_to_who_is_there(
-    broker: RunningBroker, dialect: str
+async def test_fan_out_without_ack_delivers_once_to_current_subscribers(
+    broker: RunningBroker, one: Peer, two: Peer, source: Peer
 ) -> None:
-    """FanOutWithoutAck: each current subscriber once; no Ack is waited for."""
-    async with (
-        connected(broker, dialect) as one,
-        connected(broker, dialect) as two,
-        connected(broker, dialect) as source,
-    ):
-        await source.create("q", deliveryMode="FanOutWithoutAck")
-        await publish(source, b"0")
-        await one.subscribe("q", 1)
-        await two.subscribe("q", 1)
-        await publish(source, b"1", b"2")
-        assert [b"1", b"2"] == await one.payloads(2)
-        assert [b"1", b"2"] == await two.payloads(2)
-        assert (0, 0) == await source.counts("q")
-        broker.clock.advance(1000)
+    """The broker does not wait for an Ack."""
+    await source.create("q", deliveryMode="FanOutWithoutAck")
+    await publish(source, b"0")
+    await one.subscribe("q", 1)
+    await two.subscribe("q", 1)
+    await publish(source, b"1", b"2")
+    assert [b"1", b"2"] == await one.payloads(2)
+    assert [b"1", b"2"] == await two.payloads(2)
+    assert (0, 0) == await source.counts("q")
+    broker.clock.advance(1000)
 
-        await one.expect_silence()
-        assert 1 == stats(broker).dropped.unheard
+    await one.expect_silence()
+    assert 1 == stats(broker).dropped.unheard
 
 
-async def test_fan_out_without_ack_drops_what_a_slow_one_cannot_take(dialect: str) -> None:
-    """Into a full output buffer: dropped and counted, and nobody else suffers."""
+async def test_fan_out_without_ack_drops_messages_for_a_slow_subscriber(dialect: str) -> None:
+    """When its output buffer is full; the broker counts them, and others are unaffected."""
     async with (
         broker_at(limits={"output_buffer_bytes": 100_000}) as broker,
         connected(broker, dialect) as slow,
@@ -295,8 +265,10 @@ async def test_fan_out_without_ack_drops_what_a_slow_one_cannot_take(dialect: st
         await slow.expect_silence()
 
 
-async def test_the_highest_priority_comes_first(broker: RunningBroker, dialect: str) -> None:
-    """PriorityBased: Critical, High, Normal, Low, first in first out within a priority."""
+async def test_the_highest_priority_is_delivered_first(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Critical, high, normal, low; first in, first out within a priority."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", deliveryMode="PriorityBased")
         for turn in (b"1", b"2"):
@@ -309,10 +281,10 @@ async def test_the_highest_priority_comes_first(broker: RunningBroker, dialect: 
         )
 
 
-async def test_a_higher_priority_overtakes_what_waits(
+async def test_a_higher_priority_overtakes_waiting_messages(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """What comes later and is more urgent goes before what nobody has yet."""
+    """A later but more urgent message goes before those not yet delivered."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as source:
         await source.create("q", deliveryMode="PriorityBased")
         await peer.subscribe("q", 1)
@@ -331,7 +303,7 @@ async def test_a_higher_priority_overtakes_what_waits(
 async def test_an_unknown_priority_is_normal(
     broker: RunningBroker, dialect: str, priority: str | None
 ) -> None:
-    """Unknown priority text = Normal."""
+    """So is a missing one."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", deliveryMode="PriorityBased")
         await peer.publish("q", b"1", priority="low")
@@ -343,10 +315,10 @@ async def test_an_unknown_priority_is_normal(
         assert [b"4", b"2", b"3", b"1"] == await peer.payloads(4)
 
 
-async def test_what_is_redelivered_goes_first_within_its_priority(
+async def test_a_redelivery_goes_first_within_its_priority(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Redelivered first: before the messages of its priority that nobody had."""
+    """Before messages of its priority that were never delivered."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", deliveryMode="PriorityBased")
         await publish(peer, b"0", b"1")
@@ -358,8 +330,8 @@ async def test_what_is_redelivered_goes_first_within_its_priority(
         assert (b"0", 2) == (again.payload, again.attempts)
 
 
-async def test_priorities_outlive_the_broker(tmp_path: Path, dialect: str) -> None:
-    """One cursor per priority over the index: the order is the same after a restart."""
+async def test_priorities_survive_a_restart(tmp_path: Path, dialect: str) -> None:
+    """Each priority has its own cursor over the index, so the order is the same."""
     clock = FakeClock()
     async with (
         broker_at(tmp_path, clock) as broker,

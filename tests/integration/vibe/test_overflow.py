@@ -1,9 +1,8 @@
-"""Overflow: what becomes of a Publish to a queue that is full, by its strategy."""
+"""Overflow: what happens to a Publish to a full queue under each strategy."""
 
 import pytest
 
 from braidmq.testing.broker import RunningBroker
-from tests.integration.blip import peer as blip
 from tests.integration.blip.peer import until
 from tests.integration.vibe.peer import (
     DELETE_QUEUE,
@@ -28,7 +27,7 @@ FULL = ("SERVER_ERROR", "queue full")
 
 
 async def publish(peer: Peer, *payloads: bytes, **headers: str) -> list[Message]:
-    """Publish messages whose ids are their payloads behind an m; return the answers."""
+    """Publish messages with the id "m" + payload; return the answers."""
     return [
         await peer.ask(PUBLISH, "q", payload, headers, message_id=f"m{payload.decode()}")
         for payload in payloads
@@ -36,7 +35,7 @@ async def publish(peer: Peer, *payloads: bytes, **headers: str) -> list[Message]
 
 
 async def fill(peer: Peer, strategy: str, size: int = 2) -> None:
-    """Declare a queue of *size* messages and publish as many."""
+    """Declare a queue for *size* messages and fill it."""
     await peer.create("q", maxQueueSize=size, overflowStrategy=strategy)
     answers = await publish(peer, *(b"%d" % number for number in range(size)))
     assert {PUBLISH_ACK} == {answer.kind for answer in answers}
@@ -47,7 +46,7 @@ def is_blocked(running: RunningBroker) -> bool:
 
 
 async def test_drop_oldest_makes_room(broker: RunningBroker, dialect: str) -> None:
-    """DropOldest: the new one is taken, the oldest waiting one is gone and counted."""
+    """The broker accepts the new message, and drops and counts the oldest waiting one."""
     async with connected(broker, dialect) as peer:
         await fill(peer, "DropOldest")
         assert [PUBLISH_ACK] * 2 == [one.kind for one in await publish(peer, b"2", b"3")]
@@ -66,10 +65,10 @@ async def test_drop_oldest_makes_room(broker: RunningBroker, dialect: str) -> No
         {"overflowStrategy": "RedirectToDlq", "enableDeadLetterQueue": "false"},
     ],
 )
-async def test_a_refused_publish_is_told(
+async def test_a_full_queue_refuses_the_publish(
     broker: RunningBroker, dialect: str, options: dict[str, str]
 ) -> None:
-    """DropNewest, RedirectToDlq without DLQ: SERVER_ERROR "queue full"."""
+    """SERVER_ERROR "queue full" for DropNewest, and for RedirectToDlq without a DLQ."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", maxQueueSize=2, **options)
         await publish(peer, b"0", b"1")
@@ -83,21 +82,11 @@ async def test_a_refused_publish_is_told(
         assert PUBLISH_ACK == (await publish(peer, b"3"))[0].kind
 
 
-async def test_a_full_queue_refuses_blip_too(broker: RunningBroker, dialect: str) -> None:
-    """Overflow refusal on Blip: NACK 500."""
-    async with connected(broker, dialect) as peer, blip.connected(broker) as other:
-        await fill(peer, "DropNewest")
-        other.send(blip.publish(7, "q", b"2"))
-        await other.expect(blip.nack(7, 500, "queue full"))
-
-        assert (2, 0) == await peer.counts("q")
-
-
 @pytest.mark.parametrize("options", [{"overflowStrategy": "RedirectToDlq"}, {}])
-async def test_redirect_takes_the_new_message_to_the_dead_letters(
+async def test_redirect_makes_the_new_message_a_dead_letter(
     broker: RunningBroker, dialect: str, options: dict[str, str]
 ) -> None:
-    """RedirectToDlq, also when a size is given without a strategy: PublishAck, overflow."""
+    """The publisher gets a PublishAck. RedirectToDlq is the default strategy."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", maxQueueSize=1, **options)
         answers = await publish(peer, b"0", b"1", mine="x")
@@ -113,10 +102,10 @@ async def test_redirect_takes_the_new_message_to_the_dead_letters(
 
 
 @pytest.mark.parametrize("strategy", ["DropOldest", "DropNewest", "RedirectToDlq"])
-async def test_what_is_in_flight_does_not_count(
+async def test_messages_in_flight_do_not_count(
     broker: RunningBroker, dialect: str, strategy: str
 ) -> None:
-    """Judged on waiting messages, never in flight."""
+    """The size of a queue is the number of waiting messages."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as source:
         await source.create("q", maxQueueSize=1, overflowStrategy=strategy)
         await peer.subscribe("q", 3)
@@ -128,10 +117,10 @@ async def test_what_is_in_flight_does_not_count(
         assert ["q"] == await source.names()
 
 
-async def test_a_pipeline_of_publishes_is_judged_exactly(
+async def test_pipelined_publishes_respect_the_limit(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """What is accepted and not committed yet counts as waiting."""
+    """Messages that are accepted but not yet committed count as waiting."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", maxQueueSize=3, overflowStrategy="DropNewest")
         peer.send(*(peer.frame(PUBLISH, f"m{n}", "q", b"%d" % n) for n in range(10)))
@@ -141,7 +130,7 @@ async def test_a_pipeline_of_publishes_is_judged_exactly(
 
 
 async def test_block_publisher_waits_for_room(broker: RunningBroker, dialect: str) -> None:
-    """BlockPublisher: the Publish is acknowledged when there is room, nothing is lost."""
+    """The broker acknowledges the Publish once there is room; nothing is lost."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await fill(peer, "BlockPublisher")
         peer.send(peer.frame(PUBLISH, "m2", "q", b"2"), peer.frame(PING, "p"))
@@ -157,10 +146,10 @@ async def test_block_publisher_waits_for_room(broker: RunningBroker, dialect: st
         assert b"2" == (await other.delivered()).payload
 
 
-async def test_others_do_not_wait_behind_a_blocked_publisher(
+async def test_other_connections_do_not_wait_for_a_blocked_publisher(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Other connections go on, on other queues and this one."""
+    """They can use other queues and this one."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await fill(peer, "BlockPublisher")
         peer.send(peer.frame(PUBLISH, "m2", "q", b"2"))
@@ -171,8 +160,10 @@ async def test_others_do_not_wait_behind_a_blocked_publisher(
         assert b"" == peer.unread
 
 
-async def test_acks_go_on_behind_a_blocked_publish(broker: RunningBroker, dialect: str) -> None:
-    """A consumer that publishes to the queue it consumes makes room by its own Ack."""
+async def test_acks_are_handled_behind_a_blocked_publish(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """A consumer that publishes to its own queue makes room with its own Ack."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
         await peer.subscribe("q", 1)
@@ -188,10 +179,10 @@ async def test_acks_go_on_behind_a_blocked_publish(broker: RunningBroker, dialec
         assert b"2" == (await peer.delivered()).payload
 
 
-async def test_unsubscribe_goes_on_behind_a_blocked_publish(
+async def test_an_unsubscribe_is_handled_behind_a_blocked_publish(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """It is done at once; its answer keeps its place."""
+    """It takes effect at once; its answer waits its turn."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await peer.subscribe("work")
         await fill(peer, "BlockPublisher")
@@ -225,10 +216,10 @@ async def test_replies_behind_a_blocked_publish_keep_their_order(
         assert wanted == [(await peer.next()).id for _ in wanted]
 
 
-async def test_more_than_the_buffer_holds_comes_through_in_order(
+async def test_more_publishes_than_the_buffer_holds_arrive_in_order(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Publish frames wait in a bounded buffer; the rest is not read until there is room."""
+    """Publishes wait in a bounded buffer; the broker reads the rest once there is room."""
     count = 3000
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await fill(peer, "BlockPublisher", 1)
@@ -246,10 +237,10 @@ async def test_more_than_the_buffer_holds_comes_through_in_order(
 
 
 @pytest.mark.parametrize("politely", [True, False])
-async def test_whoever_goes_takes_the_blocked_publish_along(
+async def test_a_blocked_publish_is_dropped_with_its_connection(
     broker: RunningBroker, dialect: str, politely: bool
 ) -> None:
-    """It was never accepted."""
+    """The broker had not accepted it."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await fill(peer, "BlockPublisher")
         peer.send(peer.frame(PUBLISH, "m2", "q", b"2"))
@@ -266,10 +257,10 @@ async def test_whoever_goes_takes_the_blocked_publish_along(
         await other.expect_silence()
 
 
-async def test_a_half_closed_publisher_is_still_heard(
+async def test_a_blocked_publish_survives_a_half_close(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Whoever merely sends no more gets its answer when there is room, and then the end."""
+    """Once there is room the publisher gets its answer, and then the broker closes."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await fill(peer, "BlockPublisher")
         peer.send(peer.frame(PUBLISH, "m2", "q", b"2"))
@@ -282,10 +273,10 @@ async def test_a_half_closed_publisher_is_still_heard(
         await until(lambda: peer.is_closed)
 
 
-async def test_a_deleted_queue_lets_its_publishers_go(
+async def test_deleting_a_queue_unblocks_its_publishers(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """What waited for room goes to the queue that is made anew."""
+    """The blocked publish then creates the queue again."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await fill(peer, "BlockPublisher")
         peer.send(peer.frame(PUBLISH, "m2", "q", b"2"))
@@ -296,8 +287,10 @@ async def test_a_deleted_queue_lets_its_publishers_go(
         assert (1, 0) == await other.counts("q")
 
 
-async def test_fan_out_is_judged_by_the_slowest(broker: RunningBroker, dialect: str) -> None:
-    """In fan-out on the slowest subscriber's backlog."""
+async def test_the_slowest_subscriber_determines_the_size_in_fan_out(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """A fan-out queue is full when the longest backlog is."""
     async with (
         connected(broker, dialect) as slow,
         connected(broker, dialect) as quick,
@@ -318,10 +311,10 @@ async def test_fan_out_is_judged_by_the_slowest(broker: RunningBroker, dialect: 
         assert PUBLISH_ACK == (await publish(source, b"3"))[0].kind
 
 
-async def test_drop_oldest_in_fan_out_is_the_slow_ones_loss(
+async def test_drop_oldest_in_fan_out_affects_only_the_slow_subscriber(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Its own backlog is cut; the quick one has all."""
+    """The broker trims its backlog; the quick subscriber gets everything."""
     async with (
         connected(broker, dialect) as slow,
         connected(broker, dialect) as quick,
@@ -340,10 +333,10 @@ async def test_drop_oldest_in_fan_out_is_the_slow_ones_loss(
         assert [b"2"] == await slow.payloads(1)
 
 
-async def test_drop_oldest_by_priority_drops_the_least_urgent(
+async def test_drop_oldest_drops_the_least_urgent_message(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """DropOldest in PriorityBased drops the oldest of the lowest priority."""
+    """In a PriorityBased queue, the oldest one of the lowest priority."""
     async with connected(broker, dialect) as peer:
         await peer.create(
             "q", deliveryMode="PriorityBased", maxQueueSize=3, overflowStrategy="DropOldest"

@@ -1,4 +1,4 @@
-"""Publish, Subscribe, Unsubscribe and Deliver: what each is answered with, and what arrives."""
+"""Publish, Subscribe, Unsubscribe and Deliver: their answers, and what consumers get."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ NOW: Final = "2027-01-15T08:00:00.000Z"
 
 
 async def test_a_publish_is_acknowledged_by_its_id(broker: RunningBroker, dialect: str) -> None:
-    """PublishAck, headers messageId and queueName."""
+    """The PublishAck has the headers messageId and queueName."""
     async with connected(broker, dialect) as peer:
         answer = await peer.ask(PUBLISH, "q", b"1", message_id="msg_123")
 
@@ -35,7 +35,7 @@ async def test_a_publish_is_acknowledged_by_its_id(broker: RunningBroker, dialec
 
 @pytest.mark.parametrize("kind", [PUBLISH, SUBSCRIBE])
 async def test_without_auto_create_a_queue_must_exist(dialect: str, kind: int) -> None:
-    """Queue unknown and `vibe.auto_create` off: QUEUE_NOT_FOUND."""
+    """With `vibe.auto_create` off, an unknown queue is QUEUE_NOT_FOUND."""
     async with (
         broker_at(vibe={"auto_create": False}) as broker,
         connected(broker, dialect) as peer,
@@ -49,10 +49,10 @@ async def test_without_auto_create_a_queue_must_exist(dialect: str, kind: int) -
 
 
 @pytest.mark.parametrize("kind", [PUBLISH, SUBSCRIBE])
-async def test_auto_create_is_on_unless_said_otherwise(
+async def test_auto_create_is_on_by_default(
     broker: RunningBroker, dialect: str, kind: int
 ) -> None:
-    """The first Publish or Subscribe makes the queue."""
+    """The first Publish or Subscribe creates the queue."""
     async with connected(broker, dialect) as peer:
         assert ERROR != (await peer.ask(kind, "q")).kind
 
@@ -62,7 +62,7 @@ async def test_auto_create_is_on_unless_said_otherwise(
 async def test_a_delivery_has_the_publishers_id_and_headers(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Deliver: id = message id, the publisher's headers plus deliveryAttempts, timestamp."""
+    """The broker adds deliveryAttempts and timestamp."""
     async with connected(broker, dialect) as peer:
         await peer.publish("q", b'{"x":1}', "msg_1", correlationId="c", priority="high")
         await peer.subscribe("q")
@@ -77,10 +77,8 @@ async def test_a_delivery_has_the_publishers_id_and_headers(
         } == got.headers
 
 
-async def test_a_delivery_without_headers_of_its_own_has_two(
-    broker: RunningBroker, dialect: str
-) -> None:
-    """deliveryAttempts, and as timestamp the time of the Publish, not of the delivery."""
+async def test_a_delivery_always_has_two_headers(broker: RunningBroker, dialect: str) -> None:
+    """deliveryAttempts and timestamp, which is the time of the Publish."""
     async with connected(broker, dialect) as peer:
         await peer.publish("q", b"1")
         broker.clock.advance(100)
@@ -90,7 +88,7 @@ async def test_a_delivery_without_headers_of_its_own_has_two(
 
 
 async def test_a_publishers_timestamp_is_kept(broker: RunningBroker, dialect: str) -> None:
-    """`timestamp` is the broker's unless the publisher gave one."""
+    """The broker sets `timestamp` only if the publisher did not."""
     async with connected(broker, dialect) as peer:
         await peer.publish("q", b"1", timestamp="yesterday")
         await peer.subscribe("q")
@@ -98,8 +96,10 @@ async def test_a_publishers_timestamp_is_kept(broker: RunningBroker, dialect: st
         assert "yesterday" == (await peer.delivered()).headers["timestamp"]
 
 
-async def test_some_headers_are_always_the_brokers(broker: RunningBroker, dialect: str) -> None:
-    """deliveryAttempts, contentEncoding and death* cannot be forged."""
+async def test_the_brokers_own_headers_cannot_be_forged(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """deliveryAttempts, contentEncoding and death*."""
     async with connected(broker, dialect) as peer:
         await peer.publish(
             "q",
@@ -122,7 +122,7 @@ async def test_some_headers_are_always_the_brokers(broker: RunningBroker, dialec
 async def test_messages_arrive_in_the_order_of_their_publishes(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """First in, first out; backlog and new ones alike."""
+    """First in, first out, for the backlog and new messages alike."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as source:
         for number in range(50):
             await source.publish("q", b"%d" % number)
@@ -133,10 +133,10 @@ async def test_messages_arrive_in_the_order_of_their_publishes(
         assert [b"%d" % number for number in range(100)] == await peer.payloads(100)
 
 
-async def test_subscribe_is_answered_and_then_the_backlog_flows(
+async def test_a_subscribe_is_answered_before_the_backlog_arrives(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """SubscribeAck, headers queueName and subscriptionId; the backlog starts at once."""
+    """The SubscribeAck has queueName and subscriptionId; the backlog follows at once."""
     async with connected(broker, dialect) as peer:
         for number in range(3):
             await peer.publish("q", b"%d" % number)
@@ -150,8 +150,8 @@ async def test_subscribe_is_answered_and_then_the_backlog_flows(
         assert [b"0", b"1", b"2"] == await peer.payloads(3)
 
 
-async def test_a_backlog_longer_than_a_window_flows_to_its_end(dialect: str) -> None:
-    """The backlog lives in the log, and is read as it is acknowledged."""
+async def test_a_backlog_longer_than_the_window_is_delivered_to_its_end(dialect: str) -> None:
+    """The broker reads it from the log as the consumer acknowledges."""
     count = 300
     async with (
         broker_at(delivery={"window": 8}) as broker,
@@ -170,10 +170,10 @@ async def test_a_backlog_longer_than_a_window_flows_to_its_end(dialect: str) -> 
         assert (0, 0) == await peer.counts("q")
 
 
-async def test_prefetch_is_what_a_consumer_may_hold(
+async def test_prefetch_limits_what_a_consumer_holds(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Unacknowledged deliveries up to it, and one more for each that is settled."""
+    """The broker delivers one more message for each that is settled."""
     async with connected(broker, dialect) as peer:
         for number in range(5):
             await peer.publish("q", b"%d" % number, f"m{number}")
@@ -186,10 +186,8 @@ async def test_prefetch_is_what_a_consumer_may_hold(
         await peer.expect_silence()
 
 
-async def test_prefetch_is_100_unless_said_otherwise(
-    broker: RunningBroker, dialect: str
-) -> None:
-    """The default."""
+async def test_prefetch_is_100_by_default(broker: RunningBroker, dialect: str) -> None:
+    """A Subscribe without a prefetch header."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as source:
         source.send(*(source.frame(PUBLISH, f"m{n}", "q", b"1") for n in range(150)))
         assert {PUBLISH_ACK} == {(await source.next()).kind for _ in range(150)}
@@ -203,7 +201,7 @@ async def test_prefetch_is_100_unless_said_otherwise(
 async def test_a_repeated_subscribe_updates_the_prefetch(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Once per connection and queue: no second consumer, no message twice."""
+    """It adds no second consumer and delivers no message twice."""
     async with connected(broker, dialect) as peer:
         for number in range(5):
             await peer.publish("q", b"%d" % number, f"m{number}")
@@ -225,16 +223,16 @@ async def test_a_repeated_subscribe_updates_the_prefetch(
 
 
 @pytest.mark.parametrize("prefetch", [1, 10_000])
-async def test_prefetch_has_its_bounds(
+async def test_prefetch_may_be_1_to_10000(
     broker: RunningBroker, dialect: str, prefetch: int
 ) -> None:
-    """1 to 10,000 are allowed."""
+    """The broker accepts both ends of the range."""
     async with connected(broker, dialect) as peer:
         await peer.subscribe("q", prefetch)
 
 
-async def test_unsubscribe_ends_the_flow(broker: RunningBroker, dialect: str) -> None:
-    """UnsubscribeAck; nothing more comes, and it waits for others."""
+async def test_unsubscribe_ends_the_deliveries(broker: RunningBroker, dialect: str) -> None:
+    """New messages wait for other consumers."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await peer.subscribe("q")
         answer = await peer.ask(UNSUBSCRIBE, "q", message_id="unsub_1")
@@ -246,10 +244,10 @@ async def test_unsubscribe_ends_the_flow(broker: RunningBroker, dialect: str) ->
 
 
 @pytest.mark.parametrize("exists", [True, False])
-async def test_unsubscribe_succeeds_also_when_not_subscribed(
+async def test_unsubscribe_succeeds_without_a_subscription(
     broker: RunningBroker, dialect: str, exists: bool
 ) -> None:
-    """And makes no queue."""
+    """It creates no queue."""
     async with connected(broker, dialect) as peer:
         if exists:
             await peer.create("q")
@@ -259,10 +257,10 @@ async def test_unsubscribe_succeeds_also_when_not_subscribed(
         assert (["q"] if exists else []) == await peer.names()
 
 
-async def test_what_is_held_at_an_unsubscribe_stays_ackable(
+async def test_held_messages_can_be_acknowledged_after_an_unsubscribe(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Held deliveries stay ackable, until another consumer holds them."""
+    """Until another consumer holds them."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         for number in range(2):
             await peer.publish("q", b"%d" % number, f"m{number}")
@@ -282,10 +280,10 @@ async def test_what_is_held_at_an_unsubscribe_stays_ackable(
         assert (0, 1) == await peer.counts("q")
 
 
-async def test_what_is_held_of_a_fan_out_at_an_unsubscribe_stays_ackable(
+async def test_held_fan_out_messages_can_be_acknowledged_after_an_unsubscribe(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """It is settled for whoever joins later; what was not acknowledged is still to come."""
+    """Later subscribers get only those that were not acknowledged."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await peer.create("q", deliveryMode="FanOutWithAck")
         await peer.subscribe("q")
@@ -304,10 +302,10 @@ async def test_what_is_held_of_a_fan_out_at_an_unsubscribe_stays_ackable(
         assert before + 1 == stats(broker).unknown_acks
 
 
-async def test_two_strands_of_the_same_message_id_are_two_messages(
+async def test_messages_with_the_same_id_are_separate_messages(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Two live messages with the same id are told apart inside."""
+    """Each is delivered and settled by itself."""
     async with connected(broker, dialect) as peer:
         for number in range(3):
             await peer.publish("q", b"%d" % number, "same")

@@ -1,4 +1,4 @@
-"""CreateQueue, DeleteQueue, QueueInfo and ListQueues, in each dialect's own words."""
+"""CreateQueue, DeleteQueue, QueueInfo and ListQueues in both dialects."""
 
 import json
 from typing import Any
@@ -46,10 +46,8 @@ async def create(peer: Peer, headers: dict[str, str], payload: bytes = b"") -> M
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_what_a_queue_is_when_nothing_is_said(
-    broker: RunningBroker, declared: bool
-) -> None:
-    """The defaults, in the words of 1.0, of a queue that was declared or merely used."""
+async def test_a_queue_has_the_default_options(broker: RunningBroker, declared: bool) -> None:
+    """They are the same whether a client declared the queue or merely used it."""
     async with connected(broker, V1_0) as peer:
         if declared:
             answer = await peer.ask(CREATE_QUEUE, "q", message_id="create_1")
@@ -61,8 +59,8 @@ async def test_what_a_queue_is_when_nothing_is_said(
         assert DEFAULTS == await peer.info("q")
 
 
-async def test_1_1_has_numbers_and_time_spans(broker: RunningBroker) -> None:
-    """Enums by name and TTL in ms in 1.0, integers and hh:mm:ss in 1.1."""
+async def test_dialect_1_1_has_numbers_and_time_spans(broker: RunningBroker) -> None:
+    """1.0 has names for enums and TTLs in ms; 1.1 has integers and hh:mm:ss."""
     options = {
         "deliveryMode": "PriorityBased",
         "overflowStrategy": "DropNewest",
@@ -84,8 +82,8 @@ async def test_1_1_has_numbers_and_time_spans(broker: RunningBroker) -> None:
         )
 
 
-async def test_the_counts_are_of_this_moment(broker: RunningBroker, dialect: str) -> None:
-    """messageCount = waiting, plus inFlight and subscriberCount."""
+async def test_queue_info_has_current_counts(broker: RunningBroker, dialect: str) -> None:
+    """messageCount counts waiting messages; inFlight and subscriberCount come on top."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         for number in range(5):
             await peer.publish("q", b"%d" % number, f"m{number}")
@@ -112,7 +110,11 @@ OPTIONS: dict[str, tuple[dict[str, str], object, dict[str, object]]] = {
     "a mode by number in a header": ({"deliveryMode": "2"}, None, {"deliveryMode": MODES[2]}),
     "a mode by number in JSON": ({}, {"mode": 1}, {"deliveryMode": MODES[1]}),
     "a mode by name in JSON": ({}, {"mode": "PriorityBased"}, {"deliveryMode": MODES[3]}),
-    "a mode in JSON by the seed's key": ({}, {"deliveryMode": 1}, {"deliveryMode": MODES[1]}),
+    "a mode in JSON by the original's key": (
+        {},
+        {"deliveryMode": 1},
+        {"deliveryMode": MODES[1]},
+    ),
     "a size": ({"maxQueueSize": "7"}, None, {"maxSize": 7}),
     "a size in JSON": ({}, {"maxQueueSize": 7}, {"maxSize": 7}),
     "a TTL in ms": ({"messageTtl": "1500"}, None, {"messageTtl": 1500}),
@@ -131,8 +133,12 @@ OPTIONS: dict[str, tuple[dict[str, str], object, dict[str, object]]] = {
         {"enableDeadLetterQueue": False},
         {"enableDeadLetterQueue": False},
     ),
-    "a name for them": ({"deadLetterQueueName": "g"}, None, {"deadLetterQueueName": "g"}),
-    "a name in JSON": ({}, {"deadLetterQueueName": "g"}, {"deadLetterQueueName": "g"}),
+    "a dead-letter queue": ({"deadLetterQueueName": "g"}, None, {"deadLetterQueueName": "g"}),
+    "a dead-letter queue in JSON": (
+        {},
+        {"deadLetterQueueName": "g"},
+        {"deadLetterQueueName": "g"},
+    ),
     "a strategy": (
         {"overflowStrategy": "dropoldest"},
         None,
@@ -147,7 +153,7 @@ OPTIONS: dict[str, tuple[dict[str, str], object, dict[str, object]]] = {
         {"maxQueueSize": 8, "mode": 3, "maxRetryAttempts": 4},
         {"maxSize": 7, "maxRetryAttempts": 4},
     ),
-    "what nobody knows": ({"colour": "red"}, {"colour": "red"}, {}),
+    "unknown options": ({"colour": "red"}, {"colour": "red"}, {}),
     "JSON null": ({}, None, {}),
     "an empty object": ({}, {}, {}),
     "everything null": ({}, dict.fromkeys(["mode", "maxQueueSize", "durable"]), {}),
@@ -158,7 +164,7 @@ OPTIONS: dict[str, tuple[dict[str, str], object, dict[str, object]]] = {
 async def test_options_come_from_headers_or_json(
     broker: RunningBroker, dialect: str, how: str
 ) -> None:
-    """Integers or names, [d.]hh:mm:ss[.f]; a header wins. Both dialects may use both."""
+    """In both dialects, as integers or names or [d.]hh:mm:ss[.f]; headers win over JSON."""
     headers, given, changed = OPTIONS[how]
     payload = b"" if given is None else json.dumps(given).encode()
     async with connected(broker, dialect) as peer, connected(broker, V1_0) as reader:
@@ -195,7 +201,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, str], object]] = {
 async def test_a_bad_value_is_refused_by_name(
     broker: RunningBroker, dialect: str, how: str
 ) -> None:
-    """Bad value: INVALID_MESSAGE naming it; no queue is made."""
+    """INVALID_MESSAGE names the option; no queue is created."""
     headers, given = BAD_OPTIONS[how]
     payload = b"" if given is None else json.dumps(given).encode()
     async with connected(broker, dialect) as peer:
@@ -216,10 +222,10 @@ async def test_a_bad_value_is_refused_by_name(
         {"maxQueueSize": "5", "messageTtl": "0"},
     ],
 )
-async def test_what_exists_may_be_declared_again(
+async def test_an_existing_queue_may_be_declared_again(
     broker: RunningBroker, dialect: str, again: dict[str, str]
 ) -> None:
-    """Exists with the same effective options: success, whatever words they come in."""
+    """It succeeds if the effective options are the same, however they are written."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", maxQueueSize=5)
         await peer.publish("q", b"1")
@@ -228,8 +234,10 @@ async def test_what_exists_may_be_declared_again(
         assert (1, 0) == await peer.counts("q")
 
 
-async def test_with_other_options_the_dialects_differ(broker: RunningBroker) -> None:
-    """QUEUE_EXISTS in 1.0, success with the existing options kept in 1.1."""
+async def test_the_dialects_differ_on_a_declaration_with_other_options(
+    broker: RunningBroker,
+) -> None:
+    """1.0 answers QUEUE_EXISTS; 1.1 succeeds and keeps the existing options."""
     async with connected(broker, V1_0) as old, connected(broker, V1_1) as new:
         await old.create("q", maxQueueSize=5)
         refused = await create(old, {"maxQueueSize": "6"})
@@ -240,10 +248,10 @@ async def test_with_other_options_the_dialects_differ(broker: RunningBroker) -> 
         assert 5 == (await new.info("q"))["maxSize"]
 
 
-async def test_what_is_deleted_is_gone_and_its_dead_letters_stay(
+async def test_a_deleted_queue_is_gone_and_its_dead_letters_stay(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Waiting and in-flight messages and subscriptions end."""
+    """Its waiting messages, messages in flight and subscriptions are gone."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         for number in range(4):
             await peer.publish("q", b"%d" % number, f"m{number}")
@@ -270,7 +278,7 @@ async def test_what_is_deleted_is_gone_and_its_dead_letters_stay(
 async def test_an_unknown_queue_is_an_error_in_1_0_only(
     broker: RunningBroker, dialect: str, kind: int
 ) -> None:
-    """QUEUE_NOT_FOUND in 1.0; in 1.1 success, and a reply without payload."""
+    """QUEUE_NOT_FOUND in 1.0; in 1.1 success and a reply without a payload."""
     async with connected(broker, dialect) as peer:
         answer = await peer.ask(kind, "q")
 
@@ -281,8 +289,10 @@ async def test_an_unknown_queue_is_an_error_in_1_0_only(
             assert (kind, b"") == (answer.kind, answer.payload)
 
 
-async def test_names_are_sorted_by_code_point(broker: RunningBroker, dialect: str) -> None:
-    """An array of names, declared queues and dlq.*; not by any alphabet, nor by UTF-16."""
+async def test_queue_names_are_sorted_by_code_point(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Dead-letter queues included; not by any alphabet, nor by UTF-16."""
     names = ["Z", "a", "b.1", "dlq.a", "é", "\ufb00", "\U0001d49c"]
     async with connected(broker, dialect) as peer:
         assert [] == await peer.names()
@@ -297,8 +307,8 @@ async def test_names_are_sorted_by_code_point(broker: RunningBroker, dialect: st
         assert names == await peer.names()
 
 
-async def test_only_visible_names_are_listed(dialect: str) -> None:
-    """Only those the principal may see: by either pattern, or as an administrator."""
+async def test_only_visible_queues_are_listed(dialect: str) -> None:
+    """Those that match either pattern of the key; an administrator sees all."""
     keys = [
         key_config("ada", "ada-key", publish=["a*"], subscribe=["b*"]),
         key_config("boss", "boss-key", publish=[], subscribe=[], admin=True),
@@ -312,10 +322,10 @@ async def test_only_visible_names_are_listed(dialect: str) -> None:
             assert ["a1", "b1", "c1", "dlq.a1"] == await boss.names()
 
 
-async def test_a_queue_that_is_not_durable_lives_in_memory(
+async def test_a_queue_that_is_not_durable_delivers_its_messages(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Its messages carry ids of the publisher's all the same, and need no Ack."""
+    """They keep the publisher's ids."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", durable="false")
         await peer.publish("q", b"1", "m")

@@ -1,4 +1,4 @@
-"""Redelivery: when a delivery is repeated, what counts as an attempt, and who goes alone."""
+"""Redelivery: when a message is delivered again, and what counts as an attempt."""
 
 from pathlib import Path
 
@@ -18,10 +18,10 @@ async def publish(peer: Peer, count: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RoundRobin", "FanOutWithAck", "PriorityBased"])
-async def test_the_wait_doubles_with_each_delivery(
+async def test_the_backoff_doubles_with_each_delivery(
     broker: RunningBroker, dialect: str, mode: str
 ) -> None:
-    """Delivery n is repeated 30 s + 2 s * 2^(n-1), that part at most 2 min, after it."""
+    """Redelivery comes 30 s + 2 s * 2^(n-1) after delivery n; the backoff stops at 2 min."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", deliveryMode=mode, maxRetryAttempts=10)
         await peer.subscribe("q")
@@ -35,8 +35,8 @@ async def test_the_wait_doubles_with_each_delivery(
         assert 9 == (await peer.delivered()).attempts
 
 
-async def test_the_timeout_can_be_set(dialect: str) -> None:
-    """`vibe.ack_timeout_ms`."""
+async def test_the_ack_timeout_is_configurable(dialect: str) -> None:
+    """By `vibe.ack_timeout_ms`."""
     async with (
         broker_at(vibe={"ack_timeout_ms": 1000}) as broker,
         connected(broker, dialect) as peer,
@@ -51,10 +51,10 @@ async def test_the_timeout_can_be_set(dialect: str) -> None:
         assert 2 == (await peer.delivered()).attempts
 
 
-async def test_what_was_acknowledged_is_not_repeated(
+async def test_an_acknowledged_message_is_not_redelivered(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Time means nothing to what is settled."""
+    """However much time passes."""
     async with connected(broker, dialect) as peer:
         await peer.subscribe("q")
         await publish(peer, 1)
@@ -65,8 +65,10 @@ async def test_what_was_acknowledged_is_not_repeated(
         await peer.expect_silence()
 
 
-async def test_a_repeat_goes_before_newer_messages(broker: RunningBroker, dialect: str) -> None:
-    """Oldest first, whoever gets it."""
+async def test_a_redelivery_goes_before_newer_messages(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Oldest first, whichever consumer gets it."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await publish(peer, 3)
         await peer.subscribe("q", 1)
@@ -82,10 +84,10 @@ ENDS = {"disconnect": 1, "unsubscribe": 1, "broken": 2, "half-closed": 2}
 
 @pytest.mark.parametrize("mode", ["RoundRobin", "FanOutWithAck", "PriorityBased"])
 @pytest.mark.parametrize("end", ENDS)
-async def test_what_a_leaving_consumer_held_returns_at_once(
+async def test_a_leaving_consumers_messages_are_redelivered_at_once(
     broker: RunningBroker, dialect: str, mode: str, end: str
 ) -> None:
-    """Disconnect and Unsubscribe are no attempt, a broken connection is."""
+    """A broken connection counts as an attempt; Disconnect and Unsubscribe do not."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await other.create("q", deliveryMode=mode)
         await publish(other, 1)
@@ -107,8 +109,8 @@ async def test_what_a_leaving_consumer_held_returns_at_once(
         assert ENDS[end] == (await other.delivered()).attempts
 
 
-async def test_attempts_outlive_the_broker(tmp_path: Path, dialect: str) -> None:
-    """A repeat and a broken connection count after a restart too."""
+async def test_attempts_survive_a_restart(tmp_path: Path, dialect: str) -> None:
+    """Redeliveries and broken connections count after a restart too."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker, dialect) as peer:
         await publish(peer, 1)
@@ -124,10 +126,10 @@ async def test_attempts_outlive_the_broker(tmp_path: Path, dialect: str) -> None
         assert 3 == (await peer.delivered()).attempts
 
 
-async def test_the_last_delivery_goes_to_who_holds_nothing_else(
+async def test_the_last_delivery_goes_to_a_consumer_that_holds_nothing_else(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """One poison message does not take its neighbours along."""
+    """So a poison message does not harm its neighbours."""
     async with connected(broker, dialect) as peer, connected(broker, dialect) as other:
         await other.create("q", maxRetryAttempts=2)
         await publish(other, 3)
@@ -146,8 +148,10 @@ async def test_the_last_delivery_goes_to_who_holds_nothing_else(
         assert (0, 0) == await other.counts("q")
 
 
-async def test_one_attempt_means_one_at_a_time(broker: RunningBroker, dialect: str) -> None:
-    """With a single attempt each delivery is the last."""
+async def test_a_queue_with_one_attempt_delivers_one_message_at_a_time(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """There each delivery is the last one."""
     async with connected(broker, dialect) as peer:
         await peer.create("q", maxRetryAttempts=1)
         await publish(peer, 2)
@@ -160,10 +164,10 @@ async def test_one_attempt_means_one_at_a_time(broker: RunningBroker, dialect: s
 
 
 @pytest.mark.parametrize("mode", ["RoundRobin", "PriorityBased", "FanOutWithAck"])
-async def test_queues_and_what_waits_in_them_outlive_the_broker(
+async def test_queues_and_their_messages_survive_a_restart(
     tmp_path: Path, dialect: str, mode: str
 ) -> None:
-    """Declared options, waiting messages and what was settled."""
+    """With their options, waiting messages and acknowledgements."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker, dialect) as peer:
         await peer.create("q", deliveryMode=mode, maxRetryAttempts=7)

@@ -14,8 +14,10 @@ from tests.integration.vibe.peer import connected
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_blip_publish_alone_makes_no_queue(broker: RunningBroker, dialect: str) -> None:
-    """And what came before the queue is none of its messages."""
+async def test_a_blip_publish_does_not_create_a_queue(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """A queue created later does not get messages from before."""
     async with connected(broker, dialect) as peer, blip.connected(broker) as source:
         await source.publish("q", b"1")
         assert [] == await peer.names()
@@ -51,7 +53,7 @@ NOT_JSON = [b"\xff\xfe", b"hello", b" ", b"NaN", bytes(range(256)), b"[" * 65 + 
 
 
 @pytest.mark.parametrize("payload", JSON)
-async def test_json_of_another_strand_is_relayed_as_it_is(
+async def test_json_from_another_strand_is_relayed_unchanged(
     broker: RunningBroker, dialect: str, payload: bytes
 ) -> None:
     """Byte for byte, without a contentEncoding."""
@@ -65,10 +67,10 @@ async def test_json_of_another_strand_is_relayed_as_it_is(
 
 
 @pytest.mark.parametrize("payload", NOT_JSON)
-async def test_what_is_not_json_is_base64(
+async def test_a_payload_that_is_not_json_is_relayed_in_base64(
     broker: RunningBroker, dialect: str, payload: bytes
 ) -> None:
-    """A JSON string of it, and the header contentEncoding says so."""
+    """As a JSON string; the header contentEncoding says so."""
     async with connected(broker, dialect) as peer, blip.connected(broker) as source:
         await peer.subscribe("q")
         await source.publish("q", payload)
@@ -78,8 +80,10 @@ async def test_what_is_not_json_is_base64(
         assert "base64" == got.headers["contentEncoding"]
 
 
-async def test_empty_and_absent_are_the_same(broker: RunningBroker, dialect: str) -> None:
-    """An empty Blip payload is an absent payload here, and the reverse."""
+async def test_empty_and_absent_payloads_are_the_same(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """An empty Blip payload is absent on Vibe, and the reverse."""
     async with connected(broker, dialect) as peer, blip.connected(broker) as source:
         subscription = await source.subscribe("q")
         await peer.subscribe("q")
@@ -93,10 +97,10 @@ async def test_empty_and_absent_are_the_same(broker: RunningBroker, dialect: str
         assert [b"", b""] == [(await source.take(subscription))[1] for _ in range(2)]
 
 
-async def test_a_vibe_message_reaches_blip_as_it_is(
+async def test_a_vibe_message_reaches_blip_unchanged(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """The payload's bytes, to every Blip subscription of that topic."""
+    """A Blip subscription to that topic gets the payload byte for byte."""
     async with connected(broker, dialect) as peer, blip.connected(broker) as other:
         subscription = await other.subscribe("q")
         await peer.publish("q", b'{"x":  1}', "m")
@@ -104,28 +108,28 @@ async def test_a_vibe_message_reaches_blip_as_it_is(
         assert b'{"x":  1}' == (await other.take(subscription))[1]
 
 
-async def test_messages_of_other_strands_carry_the_brokers_id(
+async def test_messages_from_other_strands_carry_the_brokers_id(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """In decimal; memory-only ones are m-<n>, each another."""
+    """In decimal; memory-only messages have unique ids of the form m-<n>."""
     async with connected(broker, dialect) as peer, blip.connected(broker) as source:
         await peer.subscribe("q")
         await source.publish("q", b"1", b"2")
         durable = [await peer.delivered() for _ in range(2)]
         await source.publish("q", b"3", b"4", qos=0)
-        passing = [await peer.delivered() for _ in range(2)]
+        memory_only = [await peer.delivered() for _ in range(2)]
 
         assert all(one.id.isdecimal() for one in durable)
         assert int(durable[0].id) < int(durable[1].id)
-        assert all(one.id.startswith("m-") and one.id[2:].isdecimal() for one in passing)
-        assert passing[0].id != passing[1].id
+        assert all(one.id.startswith("m-") and one.id[2:].isdecimal() for one in memory_only)
+        assert memory_only[0].id != memory_only[1].id
         for one in durable:
             await peer.settle(one.id)
         assert (0, 0) == await peer.counts("q")
 
 
 async def test_the_brokers_id_is_the_same_after_a_restart(tmp_path: Path, dialect: str) -> None:
-    """And in a dead letter."""
+    """And in a dead letter, too."""
     clock = FakeClock()
     async with (
         broker_at(tmp_path, clock) as broker,
@@ -145,7 +149,7 @@ async def test_the_brokers_id_is_the_same_after_a_restart(tmp_path: Path, dialec
         assert first == (await peer.delivered()).id
 
 
-async def test_a_blip_topic_whose_name_is_no_queues_goes_on(
+async def test_a_blip_topic_need_not_be_a_valid_queue_name(
     broker: RunningBroker, dialect: str
 ) -> None:
     """Other strands may use any topic name."""

@@ -24,7 +24,7 @@ def authority(tmp_path: Path) -> trustme.CA:
 async def test_the_protocol_is_the_same_over_tls(
     tmp_path: Path, authority: trustme.CA, dialect: str
 ) -> None:
-    """Connect, publish and consume over TLS; in the clear nothing is answered."""
+    """Connect, publish and consume over TLS; a plaintext client gets no answer."""
     client = ssl.create_default_context()
     authority.configure_trust(client)
     server = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}

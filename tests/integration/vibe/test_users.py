@@ -1,4 +1,4 @@
-"""Commands 50 to 56: user administration, for superusers, and what users may then do."""
+"""Commands 50 to 56: user administration by superusers, and what users may do."""
 
 import json
 from pathlib import Path
@@ -36,13 +36,13 @@ PERMISSIONS: Final = 56
 BOB: Headers = {"authUsername": "bob", "authPassword": "secret"}
 
 
-async def tell(peer: Peer, kind: int, **payload: object) -> Message:
+async def administer(peer: Peer, kind: int, **payload: object) -> Message:
     return await peer.ask(kind, payload=json.dumps(payload).encode())
 
 
 async def done(peer: Peer, kind: int, **payload: object) -> object:
-    """Return what a command is answered with, which must have succeeded."""
-    answer = await tell(peer, kind, **payload)
+    """Send a command that must succeed; return the answer's payload."""
+    answer = await administer(peer, kind, **payload)
     assert kind == answer.kind, answer
     return json.loads(answer.payload)
 
@@ -55,8 +55,10 @@ async def make_bob(admin: Peer, *operations: str, pattern: str = "orders*") -> N
         )
 
 
-async def test_a_user_is_made_listed_and_deleted(broker: RunningBroker, dialect: str) -> None:
-    """50, 55 and 51, with the payloads of the reference."""
+async def test_users_are_created_listed_and_deleted(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Commands 50, 55 and 51, with the payloads of the original."""
     async with connected(broker, dialect) as admin:
         assert [] == await done(admin, LIST_USERS)
         for name in ("bob", "Ada"):
@@ -74,8 +76,8 @@ async def test_a_user_is_made_listed_and_deleted(broker: RunningBroker, dialect:
         assert wanted[:1] == await done(admin, LIST_USERS)
 
 
-async def test_grants_hold_and_are_taken_back(broker: RunningBroker, dialect: str) -> None:
-    """53, 56 and 54; unknown operations are passed over."""
+async def test_permissions_are_granted_and_revoked(broker: RunningBroker, dialect: str) -> None:
+    """Commands 53, 56 and 54; the broker ignores unknown operations."""
     async with connected(broker, dialect) as admin:
         await make_bob(admin)
         assert [] == await done(admin, PERMISSIONS, username="bob")
@@ -89,7 +91,7 @@ async def test_grants_hold_and_are_taken_back(broker: RunningBroker, dialect: st
         holds = {"queuePattern": "orders.*", "operations": ["Publish", "Subscribe"]}
         assert {"username": "bob", **holds} == granted
         assert [holds] == await done(admin, PERMISSIONS, username="bob")
-        for _ in range(2):  # also if nothing matched
+        for _ in range(2):  # the second time nothing matches
             revoked = await done(admin, REVOKE, username="bob", queuePattern="orders.*")
             assert {"username": "bob", "queuePattern": "orders.*"} == revoked
 
@@ -101,15 +103,15 @@ REFUSED: dict[str, tuple[int, dict[str, object], str]] = {
     "a bad name": (CREATE_USER, {"username": "bad user", "password": "x"}, "INVALID_PAYLOAD"),
     "no password": (CREATE_USER, {"username": "eve"}, "INVALID_PAYLOAD"),
     "no name": (DELETE_USER, {}, "INVALID_PAYLOAD"),
-    "nobody to delete": (DELETE_USER, {"username": "eve"}, "USER_NOT_FOUND"),
+    "an unknown user to delete": (DELETE_USER, {"username": "eve"}, "USER_NOT_FOUND"),
     "a superuser to delete": (DELETE_USER, {"username": "ada"}, "FORBIDDEN"),
-    "nobody's password": (
+    "an unknown user's password": (
         CHANGE_PASSWORD,
         {"username": "eve", "newPassword": "x"},
         "USER_NOT_FOUND",
     ),
     "no new password": (CHANGE_PASSWORD, {"username": "bob"}, "INVALID_PAYLOAD"),
-    "a grant to nobody": (
+    "a grant to an unknown user": (
         GRANT,
         {"username": "eve", "queuePattern": "*", "operations": ["Publish"]},
         "USER_NOT_FOUND",
@@ -119,32 +121,32 @@ REFUSED: dict[str, tuple[int, dict[str, object], str]] = {
         {"username": "bob", "queuePattern": "*", "operations": ["Fly"]},
         "INVALID_PAYLOAD",
     ),
-    "a revocation of nothing": (REVOKE, {"username": "bob"}, "INVALID_PAYLOAD"),
-    "permissions of no name": (PERMISSIONS, {"username": 1}, "INVALID_PAYLOAD"),
+    "a revocation without a pattern": (REVOKE, {"username": "bob"}, "INVALID_PAYLOAD"),
+    "permissions without a name": (PERMISSIONS, {"username": 1}, "INVALID_PAYLOAD"),
 }
 
 
 @pytest.mark.parametrize("how", REFUSED)
-async def test_refusals_have_the_references_codes(dialect: str, how: str) -> None:
-    """With the reference's codes, and the connection stays."""
+async def test_refusals_have_the_originals_codes(dialect: str, how: str) -> None:
+    """The connection stays open."""
     kind, payload, code = REFUSED[how]
     keys = {"keys": [key_config("ada", "ada-key", admin=True)]}
     async with broker_at(auth=keys) as broker, connected(broker, dialect) as admin:
         await make_bob(admin)
-        answer = await tell(admin, kind, **payload)
+        answer = await administer(admin, kind, **payload)
 
         assert (ERROR, code) == (answer.kind, answer.error_code)
         await admin.expect_silence()
 
 
-async def test_permissions_of_nobody_are_none(broker: RunningBroker, dialect: str) -> None:
-    """56 of an unknown user: an empty list."""
+async def test_an_unknown_user_has_no_permissions(broker: RunningBroker, dialect: str) -> None:
+    """Command 56 answers with an empty list."""
     async with connected(broker, dialect) as admin:
         assert [] == await done(admin, PERMISSIONS, username="eve")
 
 
 async def test_administration_is_for_superusers(broker: RunningBroker, dialect: str) -> None:
-    """NOT_AUTHORIZED for a user, save what is its own."""
+    """NOT_AUTHORIZED for other users, except for their own password and permissions."""
     async with connected(broker, dialect) as admin:
         await make_bob(admin, "Publish")
         await done(admin, CREATE_USER, username="eve", password="x")
@@ -159,7 +161,7 @@ async def test_administration_is_for_superusers(broker: RunningBroker, dialect: 
     ]
     async with connected(broker, dialect, headers=BOB) as bob:
         for kind, payload in of_eve:
-            assert "NOT_AUTHORIZED" == (await tell(bob, kind, **payload)).error_code, kind
+            assert "NOT_AUTHORIZED" == (await administer(bob, kind, **payload)).error_code, kind
         assert [{"queuePattern": "orders*", "operations": ["Publish"]}] == await done(
             bob, PERMISSIONS, username="bob"
         )
@@ -169,8 +171,8 @@ async def test_administration_is_for_superusers(broker: RunningBroker, dialect: 
         await peer.log_in({"authUsername": "bob", "authPassword": "other"})
 
 
-async def test_a_user_may_what_was_granted(broker: RunningBroker, dialect: str) -> None:
-    """Each operation by itself, on the pattern only."""
+async def test_a_user_may_do_what_was_granted(broker: RunningBroker, dialect: str) -> None:
+    """Each operation is granted separately, for the pattern only."""
     async with connected(broker, dialect) as admin:
         await make_bob(admin, "Publish", "CreateQueue")
     async with connected(broker, dialect, headers=BOB) as bob:
@@ -186,10 +188,10 @@ async def test_a_user_may_what_was_granted(broker: RunningBroker, dialect: str) 
         assert ["orders"] == await bob.names()
 
 
-async def test_a_change_holds_at_once_for_who_is_connected(
+async def test_a_change_applies_at_once_to_connected_users(
     broker: RunningBroker, dialect: str
 ) -> None:
-    """Revoked, granted and deleted while the user is there."""
+    """Permissions are revoked and granted, and the user is deleted, while connected."""
     async with connected(broker, dialect) as admin:
         await make_bob(admin, "Publish", "Subscribe")
         async with connected(broker, dialect, headers=BOB) as bob:
@@ -206,8 +208,8 @@ async def test_a_change_holds_at_once_for_who_is_connected(
             assert "AUTH_FAILED" == (await bob.ask(PUBLISH, "orders", b"5")).error_code
 
 
-async def test_users_outlive_the_broker(tmp_path: Path, dialect: str) -> None:
-    """What was granted is there after a restart."""
+async def test_users_survive_a_restart(tmp_path: Path, dialect: str) -> None:
+    """With their permissions."""
     clock = FakeClock()
     async with broker_at(tmp_path, clock) as broker, connected(broker, dialect) as admin:
         await make_bob(admin, "Publish")

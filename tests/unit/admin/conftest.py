@@ -1,4 +1,4 @@
-"""What tests of the API share: a broker, and a client on this machine."""
+"""What the tests of the API share: a broker, and a client on this machine."""
 
 import pytest
 from starlette.testclient import TestClient

@@ -1,4 +1,4 @@
-"""Ways to look at the dead letters of a broker."""
+"""Helpers that read the dead letters of a broker."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ SMALL_WINDOW: dict[str, Any] = {"delivery": {"window": 4}}
 
 
 async def ids(world: World, queue: str, limit: int = 100) -> list[str]:
-    """Return the ids of all letters, asked for page by page."""
+    """Return the ids of all letters, read page by page."""
     found: list[str] = []
     following: int | None = 1
     while following is not None:

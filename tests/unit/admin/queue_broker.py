@@ -1,9 +1,10 @@
-"""Ways to fill a broker's topics and queues, for tests that look at it from outside."""
+"""Helpers that fill a broker's topics and queues, for tests that inspect it from outside."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import braidmq
 from braidmq.admin.status import Status
 from braidmq.broker.dead_letters import REJECTED, letter_of
 from braidmq.broker.policy import for_dead_letters
@@ -26,9 +27,24 @@ OFF: dict[str, object] = {
 async def quiet_broker(
     data_dir: Path | None = None, **config: object
 ) -> AsyncIterator[RunningBroker]:
-    """Run the whole daemon without listeners, which take most of the time to start and stop."""
+    """Run the whole daemon without listeners, which take most of its time to start and stop."""
     async with running_broker(data_dir=data_dir, config={**OFF, **config}) as broker:
         yield broker
+
+
+@asynccontextmanager
+async def subscribed_on_every_strand() -> AsyncIterator[tuple[RunningBroker, braidmq.Client]]:
+    """Run a broker with one subscription on each strand; yield it and its Blip client."""
+    async with (
+        running_broker() as broker,
+        braidmq.connect(broker.url("blip")) as blip,
+        braidmq.connect(broker.url("vibe")) as vibe,
+        braidmq.connect(broker.url("qumbed")) as qumbed,
+        blip.subscribe("t", qos=1),
+        vibe.subscribe("v"),
+        qumbed.subscribe("t"),
+    ):
+        yield broker, blip
 
 
 def status_of(broker: RunningBroker) -> Status:
@@ -58,7 +74,7 @@ async def bury(
 
 
 def put(engine: Engine, queue: str, *payloads: bytes, **options: int) -> None:
-    """Publish as a strand does; the turn has not ended."""
+    """Publish as a strand does, without ending the turn."""
     for payload in payloads:
         engine.broker.publish(_message(engine, queue, payload, **options), engine.now_us())
 

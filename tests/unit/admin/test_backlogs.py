@@ -1,4 +1,4 @@
-"""Backlogs: what waits, in all and for each subscription."""
+"""Backlogs: the messages that wait, in total and for each subscription."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.unit.admin.world import World
 
 
 def test_queues_letters_and_subscriptions_count(world: World) -> None:
-    """Dead letters wait as well, and are also counted apart."""
+    """Dead letters wait as well, and are also counted separately."""
     world.declare("q")
     world.publish("q", b"1", b"2")
     world.bury("q", b"3")

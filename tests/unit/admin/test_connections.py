@@ -10,14 +10,14 @@ from braidmq.admin.http.refusals import UnknownThingError
 from braidmq.broker.authorize import Principal
 from braidmq.testing.broker import running_broker
 from tests.integration.blip.peer import until
-from tests.unit.admin.queue_broker import status_of
+from tests.unit.admin.queue_broker import status_of, subscribed_on_every_strand
 from tests.unit.admin.world import ADMIN, ORDERS, World
 
 PATH = "/api/connections"
 
 
-class Line:
-    """One open connection, as a listener shows it."""
+class FakeConnection:
+    """An open connection, as a listener reports it."""
 
     strand = "blip"
     peer = "127.0.0.1:4711"
@@ -35,29 +35,33 @@ class Line:
         self.is_closed = True
 
 
-class Lines:
+class FakeListener:
     """A listener with these connections."""
 
-    def __init__(self, *lines: Line) -> None:
-        self._lines = lines
+    def __init__(self, *connections: FakeConnection) -> None:
+        self._connections = connections
 
-    def open_connections(self) -> tuple[Line, ...]:
-        return self._lines
+    def open_connections(self) -> tuple[FakeConnection, ...]:
+        return self._connections
 
 
 @pytest.fixture
-def lines(world: World) -> list[Line]:
-    lines = [Line(9, None), Line(7, "orders"), Line(8, "ops")]
-    world.status.listeners.append(Lines(*lines))  # type: ignore[arg-type]  # what is asked of it
-    return lines
+def connections(world: World) -> list[FakeConnection]:
+    connections = [
+        FakeConnection(9, None),
+        FakeConnection(7, "orders"),
+        FakeConnection(8, "ops"),
+    ]
+    world.status.listeners.append(FakeListener(*connections))  # type: ignore[arg-type]  # it has all that is used
+    return connections
 
 
-@pytest.mark.usefixtures("lines")
+@pytest.mark.usefixtures("connections")
 def test_a_key_sees_its_own_connections(client: TestClient) -> None:
-    """Addresses and names of others are for administrators."""
-    all_of_them, own = (client.get(PATH, headers=headers).json() for headers in (ADMIN, ORDERS))
+    """Only an administrator sees the addresses and names of others."""
+    every, own = (client.get(PATH, headers=headers).json() for headers in (ADMIN, ORDERS))
 
-    assert [7, 8, 9] == [row["id"] for row in all_of_them["connections"]]
+    assert [7, 8, 9] == [row["id"] for row in every["connections"]]
     row = {
         "id": 7,
         "strand": "blip",
@@ -71,9 +75,9 @@ def test_a_key_sees_its_own_connections(client: TestClient) -> None:
     assert {"connections": [row], "next": None, "total": 1} == own
 
 
-@pytest.mark.usefixtures("lines")
+@pytest.mark.usefixtures("connections")
 def test_connections_come_in_pages(client: TestClient) -> None:
-    """`next` is null at the end, and no page is longer than any other list's."""
+    """`next` is null at the end, and the limit is that of every list."""
     first = client.get(f"{PATH}?limit=2", headers=ADMIN).json()
     rest = client.get(f"{PATH}?limit=2&after={first['next']}", headers=ADMIN).json()
 
@@ -83,13 +87,17 @@ def test_connections_come_in_pages(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("after", ["x", "1.", "1.2.3", 25 * "9", "\u0663"])
-def test_a_page_continues_only_from_the_next_of_another(client: TestClient, after: str) -> None:
+def test_a_page_continues_only_from_the_cursor_of_another(
+    client: TestClient, after: str
+) -> None:
     """Anything else is refused."""
     for path in (PATH, "/api/subscriptions"):
         assert 400 == client.get(path, headers=ADMIN, params={"after": after}).status_code
 
 
-def test_an_administrator_closes_a_connection(client: TestClient, lines: list[Line]) -> None:
+def test_an_administrator_closes_a_connection(
+    client: TestClient, connections: list[FakeConnection]
+) -> None:
     """Other keys may not; an unknown id is 404."""
     answers = [
         client.delete(f"{PATH}/7", headers=ORDERS),
@@ -100,32 +108,24 @@ def test_an_administrator_closes_a_connection(client: TestClient, lines: list[Li
 
     assert [403, 200, 404, 404] == [answer.status_code for answer in answers]
     assert {"id": 7} == answers[1].json()
-    assert [False, True, False] == [line.is_closed for line in lines]
+    assert [False, True, False] == [connection.is_closed for connection in connections]
 
 
 @pytest.mark.asyncio
 async def test_every_strand_has_its_connections() -> None:
     """Numbered across all strands, with peers, principals and bytes."""
-    async with (
-        running_broker() as broker,
-        braidmq.connect(broker.url("blip")) as blip,
-        braidmq.connect(broker.url("vibe")) as vibe,
-        braidmq.connect(broker.url("qumbed")) as qumbed,
-        blip.subscribe("t", qos=1),
-        vibe.subscribe("v"),
-        qumbed.subscribe("t"),
-    ):
+    async with subscribed_on_every_strand() as (broker, _):
         connections = status_of(broker).connections
         found = (await connections.page(after="", limit=100, of=None)).connections
         numbers = [row.id for row in found]
-        stranger = Principal("x", publish=[], subscribe=[])
+        other = Principal("x", publish=[], subscribe=[])
 
         assert sorted(set(numbers)) == numbers
         assert {"blip", "vibe", "qumbed"} == {row.strand for row in found}
         assert 3 == sum(row.subscriptions for row in found)
         assert all(row.peer.startswith("127.0.0.1") for row in found)
         assert all(row.in_bytes for row in found if row.strand != "qumbed")
-        assert [] == (await connections.page(after="", limit=9, of=stranger)).connections
+        assert [] == (await connections.page(after="", limit=9, of=other)).connections
 
 
 @pytest.mark.asyncio

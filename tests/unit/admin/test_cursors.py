@@ -37,10 +37,10 @@ def test_other_keys_see_their_own_with_position_and_lag(client: TestClient) -> N
 
 def test_a_cursor_is_removed_by_its_owner_or_an_administrator(client: TestClient) -> None:
     """Other keys may not; an unknown cursor is 404."""
-    asked = [(ORDERS_KEY, "nightly"), (ADMIN_KEY, "nightly"), (ORDERS_KEY, "orders")]
-    asked.append((ADMIN_KEY, "orders"))
+    removals = [(ORDERS_KEY, "nightly"), (ADMIN_KEY, "nightly"), (ORDERS_KEY, "orders")]
+    removals.append((ADMIN_KEY, "orders"))
     answers = [
-        client.delete(f"/api/cursors/{name}", headers=bearer(key)) for key, name in asked
+        client.delete(f"/api/cursors/{name}", headers=bearer(key)) for key, name in removals
     ]
 
     assert [403, 200, 200, 404] == [answer.status_code for answer in answers]

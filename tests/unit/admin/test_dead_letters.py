@@ -27,7 +27,7 @@ LETTERS = "/api/dead-letters"
 
 
 def test_dead_letter_queues_are_listed_with_counts(client: TestClient, world: World) -> None:
-    """Those below `dlq.`, those that others declare as theirs, and no other; in pages."""
+    """Queues below `dlq.`, queues that others name as theirs, and no others; in pages."""
     world.declare("mine")
     world.declare("orders", dead_letter_name="mine")
     world.declare("quiet", dead_letter_name="never")
@@ -82,29 +82,33 @@ def test_a_long_letter_is_truncated(client: TestClient, world: World) -> None:
 def test_a_bad_offset_or_limit_is_refused(client: TestClient, world: World) -> None:
     """400, for the letters and for the queues."""
     world.bury("a", b"1")
-    asked = [{"queue": "dlq.a", "from": "x"}, {"queue": "dlq.a", "limit": "0"}, {"limit": "0"}]
+    queries = [
+        {"queue": "dlq.a", "from": "x"},
+        {"queue": "dlq.a", "limit": "0"},
+        {"limit": "0"},
+    ]
 
     assert [400, 400, 400] == [
-        client.get(LETTERS, headers=ADMIN, params=params).status_code for params in asked
+        client.get(LETTERS, headers=ADMIN, params=params).status_code for params in queries
     ]
 
 
 def test_letters_are_for_keys_that_may_consume_or_purge_them(
     client: TestClient, world: World
 ) -> None:
-    """Permission to publish to the queue is not enough: headers are the publisher's."""
+    """Permission to publish is not enough: letters show the headers of other publishers."""
     world.bury("x", b"1", letters="dlq.a")
     for name in ("orders.dead", "in.dead"):
         world.declare(name)
         world.declare(f"{name}.source", dead_letter_name=name)
         world.bury("x", b"1", letters=name)
-    asked = [
+    statuses = [
         client.get(LETTERS, headers=ORDERS, params={"queue": queue}).status_code
         for queue in ("dlq.a", "orders.dead", "in.dead")
     ]
     listed = client.get(LETTERS, headers=ORDERS).json()["queues"]
 
-    assert [403, 200, 403] == asked
+    assert [403, 200, 403] == statuses
     assert ["in.dead", "orders.dead"] == [row["queue"] for row in listed]
     assert 200 == client.get(LETTERS, headers=ADMIN, params={"queue": "dlq.a"}).status_code
 
@@ -134,8 +138,8 @@ def test_before_recovery_there_are_no_letters() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_letter_that_says_nothing_is_shown_as_it_is() -> None:
-    """Anyone who may can publish to a queue of dead letters."""
+async def test_a_letter_without_details_is_shown_as_it_is() -> None:
+    """Any permitted client can publish to a dead-letter queue."""
     world = World()
     world.bury("orders")
     world.publish("dlq.orders", b"x")
@@ -166,7 +170,7 @@ async def test_letters_come_in_pages(limit: int) -> None:
 
 @pytest.mark.asyncio
 async def test_settled_letters_are_not_listed() -> None:
-    """Sent back or purged, they are gone, and after a restart too."""
+    """Replayed or purged, they are gone, even after a restart."""
     payloads = numbered(12)
     world = World(**SMALL_WINDOW)
     world.bury("orders", *payloads)
@@ -180,7 +184,7 @@ async def test_settled_letters_are_not_listed() -> None:
 
 @pytest.mark.asyncio
 async def test_each_priority_has_its_own_letters() -> None:
-    """In a queue with a lane for each, one lane's progress is not another's."""
+    """The queue has a lane for each priority, and each lane its own progress."""
     world = World()
     status = world.status
     await status.queues.create("mine", QueueOptions(mode=PRIORITY_BASED))
@@ -196,7 +200,7 @@ async def test_each_priority_has_its_own_letters() -> None:
 
 @pytest.mark.asyncio
 async def test_a_page_ends_when_enough_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By bytes read and by bytes shown: it is short then, and says where to go on."""
+    """By bytes read or bytes shown: the page is then short, and says where to continue."""
     payloads = numbered(6)
     world = World()
     world.bury("orders", *payloads)
@@ -210,7 +214,7 @@ async def test_a_page_ends_when_enough_was_read(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.asyncio
 async def test_the_log_is_read_on_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop has better things to do, and a log that cannot be read is told."""
+    """The event loop goes on meanwhile, and an unreadable log is an error."""
     loop_is_running: list[bool] = []
 
     def read(*_: object, **__: object) -> None:
@@ -231,8 +235,8 @@ async def test_the_log_is_read_on_a_thread_of_its_own(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.asyncio
-async def test_a_letter_that_is_sealed_says_so() -> None:
-    """As it was when it was a message: nobody takes it for noise, or tries to read it."""
+async def test_a_sealed_letter_says_so() -> None:
+    """So that no reader takes it for noise or tries to read it."""
     recipient = KeyPair.generate().public_key
     rules = QueueOptions(max_size=1, overflow=REDIRECT_TO_DLQ)
     async with (
@@ -252,8 +256,10 @@ async def test_a_letter_that_is_sealed_says_so() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=8), st.integers(0, 30)
 )
-def test_open_is_what_is_not_settled(found: list[tuple[int, int]], up_to: int) -> None:
-    """Whatever the ranges, in whatever order; none is empty, and none meets another."""
+def test_open_ranges_are_those_that_are_not_settled(
+    found: list[tuple[int, int]], up_to: int
+) -> None:
+    """Whatever the ranges and their order; none is empty, and no two overlap."""
     settled = [(after, after + count) for after, count in found]
     closed = {number for after, last in settled for number in range(after + 1, last + 1)}
     opened = open_ranges(settled, up_to)

@@ -25,7 +25,7 @@ SCOPE: Scope = {
 
 
 class Listener:
-    """A peer of the application: what it was sent, until it leaves."""
+    """A client of the application, which records what it receives until it leaves."""
 
     def __init__(self, app: ASGIApp, method: str = "GET") -> None:
         self._left = asyncio.Event()
@@ -64,7 +64,7 @@ async def listening(app: ASGIApp, count: int) -> AsyncIterator[list[Listener]]:
 
 
 async def test_history_comes_first_then_each_point() -> None:
-    """As server-sent events; once the broker stops, the answer ends."""
+    """As server-sent events; once the broker stops, the response ends."""
     world = World()
     numbers = world.status.numbers
     numbers.start()
@@ -103,14 +103,14 @@ async def test_the_number_of_streams_is_bounded() -> None:
         await refused.task
         listeners[0].leave()
         await listeners[0].task
-        welcome = Listener(app)
-        assert 200 == await welcome.started
-        welcome.leave()
-        await welcome.task
+        accepted = Listener(app)
+        assert 200 == await accepted.started
+        accepted.leave()
+        await accepted.task
 
 
 async def test_head_does_not_wait() -> None:
-    """It has an answer without a body, at once."""
+    """It gets a response without a body, at once."""
     listener = Listener(build_app(World().status, loopback=True), method="HEAD")
     async with asyncio.timeout(20):
         await listener.task
@@ -119,5 +119,5 @@ async def test_head_does_not_wait() -> None:
 
 
 async def test_an_event_is_two_lines_and_an_empty_one() -> None:
-    """JSON has no line breaks of its own, whatever is in it."""
+    """JSON has no line breaks, whatever it contains."""
     assert b'event: numbers\ndata: {"a":"x\\ny"}\n\n' == event("numbers", {"a": "x\ny"})

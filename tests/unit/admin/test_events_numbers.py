@@ -1,4 +1,4 @@
-"""Numbers of each second: rates from counters, the history, and waiting for the next point."""
+"""The numbers of each second: rates from counters, the history, and waiting for a point."""
 
 import asyncio
 
@@ -22,8 +22,8 @@ class World:
         self.numbers.start()
 
 
-async def test_a_point_is_what_happened_since_the_one_before() -> None:
-    """Counters become rates, by strand where counted so; levels are shown as they are."""
+async def test_a_point_covers_the_time_since_the_one_before() -> None:
+    """Counters become rates, by strand where they are counted so; levels stay as they are."""
     world = World()
     world.values = MetricValues(
         strand_messages_published={"blip": 7},
@@ -54,7 +54,7 @@ async def test_fsyncs_are_shown_by_their_percentiles() -> None:
     assert (51.0, 100.0) == (point.fsync_p50_ms, point.fsync_p99_ms)
 
 
-async def test_the_past_is_bounded() -> None:
+async def test_the_history_is_bounded() -> None:
     """Two minutes, oldest first."""
     world = World()
     for number in range(HISTORY_POINTS + 3):
@@ -66,7 +66,7 @@ async def test_the_past_is_bounded() -> None:
     assert (HISTORY_POINTS, 3) == (len(history), history[0].backlog)
 
 
-async def test_a_listener_gets_the_next_point_and_misses_what_it_did_not_take() -> None:
+async def test_a_listener_gets_the_newest_point_and_misses_earlier_ones() -> None:
     """Points are not buffered for a slow listener."""
     world = World()
     waiting = asyncio.ensure_future(world.numbers.after(0))
@@ -86,8 +86,8 @@ async def test_a_listener_gets_the_next_point_and_misses_what_it_did_not_take() 
     assert (1, 1, 3, 3) == (count, point.backlog, later, newest.backlog)
 
 
-async def test_the_end_wakes_every_listener() -> None:
-    """A broker that stops does not wait for its listeners."""
+async def test_stop_wakes_every_listener() -> None:
+    """A stopping broker does not wait for its listeners."""
     world = World()
     waiting = asyncio.ensure_future(world.numbers.after(0))
     await asyncio.sleep(0)
@@ -96,8 +96,8 @@ async def test_the_end_wakes_every_listener() -> None:
     assert (0, None) == await waiting
 
 
-async def test_points_come_by_themselves() -> None:
-    """One a second; the delay of the event loop is one of its numbers."""
+async def test_a_point_is_taken_every_second() -> None:
+    """The lag of the event loop is one of its numbers."""
     world = World()
     async with asyncio.timeout(30):
         count, point = await world.numbers.after(0)
@@ -108,6 +108,6 @@ async def test_points_come_by_themselves() -> None:
     assert point.loop_lag_ms >= 0
 
 
-async def test_the_process_has_memory() -> None:
+async def test_the_memory_of_the_process_is_measured() -> None:
     """As the system counts it."""
     assert rss_bytes() > 2**20

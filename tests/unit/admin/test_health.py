@@ -26,7 +26,7 @@ def test_a_recovered_broker_is_ready(client: TestClient) -> None:
 
 
 def test_before_recovery_a_broker_is_not_ready() -> None:
-    """503 with the reason; the page already answers."""
+    """503 with the reason; HTTP already answers."""
     client = World(recovered=False).client()
 
     assert (503, {"error": "recovering the log"}) == readiness(client)

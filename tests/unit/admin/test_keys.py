@@ -27,7 +27,7 @@ MakeWorld = Callable[..., World]
 
 @pytest.fixture
 def with_users() -> Iterator[MakeWorld]:
-    """Return what makes a broker with these users."""
+    """Return a function that makes a broker with these users."""
     desks: list[Desk] = []
 
     def make(*users: dict[str, object], **config: Any) -> World:  # noqa: ANN401 - as World's
@@ -77,7 +77,7 @@ def test_only_an_administrator_sees_keys_and_users(with_users: MakeWorld) -> Non
 
 
 def test_keys_and_users_are_listed_like_everything_else(with_users: MakeWorld) -> None:
-    """With the same parameters, and the same bounds."""
+    """With the same parameters, and the same limits."""
     client = with_users(*map(user_record, USERS)).client()
     queries = ("?after=user:ada&limit=1&search=O", "?limit=1001")
     page, refused = (client.get(f"/api/keys{query}", headers=ADMIN) for query in queries)
@@ -93,7 +93,7 @@ def test_keys_and_users_are_listed_like_everything_else(with_users: MakeWorld) -
 @pytest.mark.asyncio
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
 async def test_keys_come_first_and_then_users(with_users: MakeWorld, limit: int) -> None:
-    """Each once and by name; every page has the total of both."""
+    """Each once, sorted by name; every page has the total of both."""
     world = with_users(*map(user_record, USERS), auth=CONFIGURED)
     found = await pages(world.status.keys, limit)
 
@@ -103,7 +103,7 @@ async def test_keys_come_first_and_then_users(with_users: MakeWorld, limit: int)
 
 
 @pytest.mark.parametrize("after", ["x", "ada", "keys:ada", "key", "user"])
-def test_a_page_continues_only_from_the_next_of_another(
+def test_a_page_continues_only_from_the_cursor_of_another(
     with_users: MakeWorld, after: str
 ) -> None:
     """Anything else is refused."""
@@ -113,8 +113,8 @@ def test_a_page_continues_only_from_the_next_of_another(
 
 
 @pytest.mark.asyncio
-async def test_users_with_many_grants_come_on_shorter_pages(with_users: MakeWorld) -> None:
-    """A page ends at so many bytes, and the next one continues without a gap."""
+async def test_users_with_many_grants_make_pages_shorter(with_users: MakeWorld) -> None:
+    """A page is limited in bytes, and the next one continues without a gap."""
     patterns = [f"{n}{PATTERN_CHARS_MAX * 'x'}"[:PATTERN_CHARS_MAX] for n in range(GRANTS_MAX)]
     grants = {pattern: list(GRANTABLE) for pattern in patterns}
     many = [user_record(f"user-{n:02}", grants) for n in range(20)]
@@ -126,10 +126,10 @@ async def test_users_with_many_grants_come_on_shorter_pages(with_users: MakeWorl
 
 
 @pytest.mark.asyncio
-async def test_rows_are_made_for_the_page_only(
+async def test_only_the_rows_of_the_page_are_made(
     with_users: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With as many users as there may be, a page costs no more than with few."""
+    """With the most users allowed, a page costs no more than with few."""
     made: list[str] = []
 
     def counted(pattern: str, operations: list[str]) -> GrantRow:
@@ -154,7 +154,7 @@ def test_the_development_key_is_listed(with_users: MakeWorld) -> None:
 
 
 def test_before_recovery_nothing_is_listed() -> None:
-    """The file with the users is not read yet."""
+    """The users file has not been read yet."""
     answer = World(recovered=False).client().get("/api/keys", headers=ADMIN)
 
     assert (503, {"error": "recovering the log"}) == (answer.status_code, answer.json())

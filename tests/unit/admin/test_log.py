@@ -1,4 +1,4 @@
-"""The log over HTTP: any key may look at it, administrators have it checked."""
+"""The log over HTTP: any key may inspect it, only an administrator may have it verified."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ def filled(disk: Disk | None = None) -> World:
 
 
 def test_any_key_sees_the_log() -> None:
-    """Segments in order, the last one growing; none is checked yet."""
+    """Segments in order, the last one growing; none is verified yet."""
     answer = filled().client().get("/api/log", headers=ORDERS).json()
 
     segments = answer.pop("segments")
@@ -51,8 +51,8 @@ def test_any_key_sees_the_log() -> None:
     } == answer
 
 
-def test_only_an_administrator_has_the_log_checked(client: TestClient) -> None:
-    """It reads the whole disk."""
+def test_only_an_administrator_may_have_the_log_verified(client: TestClient) -> None:
+    """Verification reads the whole log."""
     answers = [client.post("/api/log/verify", headers=h) for h in (ORDERS, ADMIN)]
 
     assert [403, 200] == [answer.status_code for answer in answers]
@@ -60,7 +60,7 @@ def test_only_an_administrator_has_the_log_checked(client: TestClient) -> None:
 
 @pytest.mark.asyncio
 async def test_a_check_finds_the_damaged_segment(tmp_path: Path) -> None:
-    """The others are good, the growing one is not checked, and the results are kept."""
+    """The others are intact, the growing one is not checked, and the results are kept."""
     world = filled(Disk(tmp_path))
     path = tmp_path / "wal" / "00000000000000000002.wal"
     data = bytearray(path.read_bytes())
@@ -91,10 +91,10 @@ async def test_concurrent_requests_share_one_check(monkeypatch: pytest.MonkeyPat
     assert [1, 2, 3] == read
 
 
-def test_of_very_many_segments_and_files_the_last_are_shown(
+def test_only_the_last_of_very_many_segments_and_files_are_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An answer is bounded; the total shows that there are more."""
+    """A response is bounded; the total shows that there are more."""
     monkeypatch.setattr(log_module, "SEGMENTS_SHOWN_MAX", 2)
     monkeypatch.setattr(log_module, "QUARANTINE_SHOWN_MAX", 2)
     client = filled(Disk(tmp_path)).client()
@@ -111,7 +111,7 @@ def test_of_very_many_segments_and_files_the_last_are_shown(
 
 
 @pytest.mark.asyncio
-async def test_a_wrong_index_is_no_damage(tmp_path: Path) -> None:
+async def test_a_wrong_index_is_not_damage(tmp_path: Path) -> None:
     """It is rebuilt from the segment."""
     world = filled(Disk(tmp_path))
     (tmp_path / "wal" / "00000000000000000001.idx").write_bytes(b"noise")
@@ -125,7 +125,7 @@ def test_files_in_quarantine_are_shown(tmp_path: Path) -> None:
     assert [] == quarantined(Disk(tmp_path))
     (tmp_path / "quarantine").mkdir()
     (tmp_path / "quarantine" / "a.wal.at7.1").write_bytes(b"torn")
-    # Listed, and gone when it is opened.
+    # Listed, but gone when it is opened.
     (tmp_path / "quarantine" / "b.wal.at7.1").symlink_to(tmp_path / "nowhere")
 
     assert [("a.wal.at7.1", 4)] == [
@@ -134,7 +134,7 @@ def test_files_in_quarantine_are_shown(tmp_path: Path) -> None:
 
 
 def test_before_recovery_there_is_no_log() -> None:
-    """503, whether it is to be shown or checked."""
+    """503, whether it is to be shown or verified."""
     client = World(recovered=False).client()
     answers = [
         client.get("/api/log", headers=ADMIN),
@@ -154,7 +154,7 @@ async def test_the_log_is_read_on_a_thread(world: World) -> None:
 
 @pytest.mark.asyncio
 async def test_a_log_that_cannot_be_read_is_unavailable(world: World) -> None:
-    """With the reason; before recovery, too. The broker goes on."""
+    """With the reason, and before recovery, too; the broker goes on."""
 
     def read(_wal: Wal) -> None:
         raise LogFullError("no room for an index")
@@ -173,7 +173,7 @@ async def test_a_log_that_cannot_be_read_is_unavailable(world: World) -> None:
 
 @pytest.mark.asyncio
 async def test_damage_is_answered_and_then_ends_the_broker() -> None:
-    """The request is answered first; then it is as if the scrub had found it."""
+    """The request is answered first; then the broker ends as if the scrub had found it."""
     damage = DamagedLogError("wal/1.wal", offset=7, first_id=1, last_id=2, reason="torn")
 
     def read(_wal: Wal) -> None:

@@ -41,7 +41,7 @@ async def page(
 
 
 async def payloads(world: World, *, limit: int, newest_first: bool) -> list[bytes]:
-    """Return all payloads of `t`, asked for page by page."""
+    """Return all payloads of `t`, read page by page."""
     found: list[bytes] = []
     following: int | None = None
     while True:
@@ -54,7 +54,7 @@ async def payloads(world: World, *, limit: int, newest_first: bool) -> list[byte
 
 
 def shown(payload: bytes, bytes_max: int | None = SHOWN_BYTES_MAX) -> tuple[object, str, bool]:
-    """Return a payload as the API shows it: value, encoding, and whether it was cut."""
+    """Return a payload as the API shows it: value, encoding, and whether it was truncated."""
     world = World()
     world.publish("t", payload)
     (stored,) = world.wal.read(0, topic=b"t", up_to=1, count_max=1, bytes_max=1).records
@@ -86,12 +86,12 @@ PAYLOADS = {
 def test_a_payload_is_json_else_text_else_base64(
     payload: bytes, expected: tuple[object, str, bool]
 ) -> None:
-    """To the letter: no number is rounded, and nothing that is no JSON passes for it."""
+    """Exactly: no number is rounded, and nothing but JSON passes for JSON."""
     assert expected == shown(payload)
 
 
-def test_a_long_payload_is_cut() -> None:
-    """In a page; asked for alone, it is shown whole. Cut JSON is text."""
+def test_a_long_payload_is_truncated() -> None:
+    """In a page; a message on its own is shown whole. Truncated JSON is text."""
     payload = json.dumps("x" * SHOWN_BYTES_MAX).encode()
     text, encoding, truncated = shown(payload)
 
@@ -99,8 +99,8 @@ def test_a_long_payload_is_cut() -> None:
     assert ("x" * SHOWN_BYTES_MAX, "json", False) == shown(payload, None)
 
 
-def test_a_cut_leaves_no_half_character() -> None:
-    """One that straddles the bound is left out, and the rest is still text."""
+def test_truncation_leaves_no_half_character() -> None:
+    """A character that straddles the limit is left out, and the rest is still text."""
     assert ("\u20ac", "text", True) == shown("\u20ac\u20ac".encode(), 5)
     assert ("gqw=", "base64", True) == shown("\u20ac".encode()[1:] + b"x", 2)
 
@@ -130,7 +130,7 @@ def test_a_message_is_shown_with_all_that_the_log_knows(
     assert expected == client.get(f"{READING}/1", headers=ORDERS).json()
 
 
-def test_a_page_is_asked_for_by_offset_time_and_order(client: TestClient, world: World) -> None:
+def test_a_page_is_chosen_by_offset_time_and_order(client: TestClient, world: World) -> None:
     """Without parameters it begins with the oldest message."""
     for payload in (b"1", b"2", b"3"):
         world.publish("orders.a", payload)
@@ -181,7 +181,7 @@ def test_messages_are_shown_on_a_thread(
 
     def noted(name: str, found: Callable[..., object]) -> Callable[..., object]:
         def called(*given: object) -> object:
-            on_thread[name] = asyncio._get_running_loop() is None  # noqa: SLF001 - the other raises
+            on_thread[name] = asyncio._get_running_loop() is None  # noqa: SLF001 - the public function raises
             return found(*given)
 
         return called
@@ -202,7 +202,7 @@ def test_messages_are_shown_on_a_thread(
 async def test_messages_come_in_pages_both_ways(
     limit: int, newest_first: bool, segment_bytes: int
 ) -> None:
-    """Each once, whatever lies between them in the log, over segments too."""
+    """Each once, whatever lies between them in the log, and across segments."""
     expected = [b"%02d" % number for number in range(10)]
     world = World(wal={"segment_bytes": segment_bytes})
     for payload in expected:
@@ -218,7 +218,7 @@ async def test_messages_come_in_pages_both_ways(
 async def test_a_page_ends_when_enough_was_read(
     monkeypatch: pytest.MonkeyPatch, newest_first: bool
 ) -> None:
-    """By bytes and by ids that were searched: it is short then, and says where to go on."""
+    """By bytes read or ids searched: the page is then short, and says where to continue."""
     expected = [b"%02d" % number for number in range(7)]
     world = World()
     for payload in expected:
@@ -236,11 +236,11 @@ async def test_a_page_ends_when_enough_was_read(
 
 @pytest.mark.asyncio
 async def test_one_page_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one message: what is read is held until it is answered, and that is the bound."""
+    """Or one message: what was read stays in memory until it is answered, so this bounds it."""
     began = 0
     may_end = asyncio.Event()
 
-    async def slowly(*given: Any, **named: Any) -> object:  # noqa: ANN401 - handed on as they come
+    async def slowly(*given: Any, **named: Any) -> object:  # noqa: ANN401 - passed on as they come
         nonlocal began
         began += 1
         await may_end.wait()
@@ -250,15 +250,15 @@ async def test_one_page_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     read = world.status.log.read
     world.publish("t", b"x")
     monkeypatch.setattr(world.status.log, "read", slowly)
-    asked = [
-        asyncio.ensure_future(asking)
-        for asking in (page(world), world.status.messages.one("t", 1), page(world))
+    requests = [
+        asyncio.ensure_future(request)
+        for request in (page(world), world.status.messages.one("t", 1), page(world))
     ]
     for _ in range(100):  # turns of the loop, in which the others could begin
         await asyncio.sleep(0)
     assert 1 == began
     may_end.set()
-    await asyncio.gather(*asked)
+    await asyncio.gather(*requests)
 
     assert 3 == began
 
@@ -281,8 +281,8 @@ async def test_a_page_begins_at_a_time() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_publishers_id_stands_beside_the_headers() -> None:
-    """Not among them."""
+async def test_a_publishers_id_is_shown_apart_from_the_headers() -> None:
+    """It has a field of its own."""
     async with running_broker() as broker:
         async with braidmq.connect(broker.url("vibe")) as client:
             await client.publish("t", b'{"n": 1}', headers={"k": "v"}, priority=2)
@@ -305,8 +305,8 @@ async def test_a_publishers_id_stands_beside_the_headers() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_not_there_is_told() -> None:
-    """An unknown topic, an offset of another topic, one that is not written yet."""
+async def test_an_unknown_topic_or_message_is_an_error() -> None:
+    """An unknown topic, an offset of another topic, an offset that is not written yet."""
     world = World()
     world.publish("t", b"x")
     world.publish("other", b"x")
@@ -321,8 +321,8 @@ async def test_what_is_not_there_is_told() -> None:
     assert ([], None) == (past.messages, past.next)
 
 
-def test_sealed_is_a_box_of_a_known_key() -> None:
-    """Long enough, with a sender's key, and no JSON."""
+def test_a_sealed_payload_is_a_box_with_the_senders_key() -> None:
+    """Long enough, with a sender's key, and not JSON."""
     key = {"senderPublicKey": base64.b64encode(bytes(32)).decode()}
 
     assert is_sealed(bytes(40), key)

@@ -35,7 +35,7 @@ def samples(values: MetricValues) -> dict[str, float]:
     }
 
 
-def test_the_nine_names_of_blipmq_are_there_under_their_own() -> None:
+def test_the_nine_metrics_of_blipmq_keep_their_names() -> None:
     """Its dashboards keep working, and at last show numbers."""
     found = samples(
         MetricValues(
@@ -54,8 +54,8 @@ def test_the_nine_names_of_blipmq_are_there_under_their_own() -> None:
     assert BLIPMQ == {name: found.get(name) for name in BLIPMQ}
 
 
-def test_every_other_name_is_ours() -> None:
-    """Nothing but the nine goes without the prefix, the process's own numbers included."""
+def test_every_other_metric_has_our_prefix() -> None:
+    """Even the numbers of the process."""
     foreign = {name for name in samples(MetricValues()) if not name.startswith("braidmq_")}
 
     assert BLIPMQ.keys() == foreign
@@ -74,7 +74,7 @@ def test_every_value_of_the_snapshot_is_shown(field: str) -> None:
 
 
 def values_like(value: object) -> object:
-    """Return 41, in the form that *value* has."""
+    """Return 41, in the form of *value*."""
     if isinstance(value, Histogram):
         histogram = Histogram((1, 50))
         histogram.add(41)
@@ -83,7 +83,7 @@ def values_like(value: object) -> object:
 
 
 def test_a_histogram_has_buckets_a_count_and_a_sum() -> None:
-    """Each bucket holds what is at most its bound."""
+    """Each bucket counts the values up to its bound."""
     histogram = Histogram((0.001, 0.5))
     for value in (0.001, 0.2, 0.3, 7):
         histogram.add(value)
@@ -99,17 +99,17 @@ def test_a_histogram_has_buckets_a_count_and_a_sum() -> None:
     ]
 
 
-def test_the_grafana_dashboard_asks_for_what_there_is() -> None:
-    """Every name in its queries is on the page, in this form."""
+def test_the_grafana_dashboard_uses_metrics_that_exist() -> None:
+    """Every name in its queries is on the page, spelled the same."""
     full = MetricValues()
     for field in fields(MetricValues):
         setattr(full, field.name, values_like(getattr(full, field.name)))
     known = {name.partition("{")[0] for name in samples(full)}
     text = DASHBOARD.read_text()
-    asked = set(re.findall(r"\bbraidmq_[a-z_]+", text)) - {"braidmq_"}
+    used = set(re.findall(r"\bbraidmq_[a-z_]+", text)) - {"braidmq_"}
 
-    assert len(asked) > 20
-    assert set() == asked - known
+    assert len(used) > 20
+    assert set() == used - known
     assert "BraidMQ" == json.loads(text)["title"]
 
 
@@ -137,7 +137,7 @@ def test_every_metric_has_help_and_a_type() -> None:
 
 
 def test_one_scrape_is_one_snapshot() -> None:
-    """All lines of an answer belong to one moment, and registering takes no snapshot."""
+    """All lines of a response belong to one moment, and registering takes no snapshot."""
     taken: list[MetricValues] = []
 
     def measure() -> MetricValues:

@@ -35,7 +35,9 @@ def test_the_overview_shows_the_principal(client: TestClient) -> None:
     assert [("ops", True), ("orders", False)] == shown
 
 
-def test_the_facts_have_their_own_names(client: TestClient, world: World) -> None:
+def test_the_overview_shows_version_mode_and_listeners(
+    client: TestClient, world: World
+) -> None:
     """Listeners that are off are null."""
     world.status.addresses.update({"blip": "127.0.0.1:5555", "vibe": None})
     found = overview(client, ADMIN_KEY)
@@ -46,7 +48,7 @@ def test_the_facts_have_their_own_names(client: TestClient, world: World) -> Non
 
 @pytest.mark.asyncio
 async def test_the_overview_shows_the_metrics(tmp_path: Path) -> None:
-    """The same numbers, for a person."""
+    """The same numbers, for people."""
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         await peer.subscribe("t")
         await peer.publish("t", b"x", b"y")
@@ -63,7 +65,7 @@ async def test_the_overview_shows_the_metrics(tmp_path: Path) -> None:
 
 
 def test_listeners_with_tls_are_named(tmp_path: Path) -> None:
-    """A client must know how to speak to them; QUIC is never without."""
+    """A client must know how to connect to them; QUIC always has TLS."""
     both = tmp_path / "both.pem"
     both.touch()
     blip = BlipConfig(tls_cert=both, tls_key=both)

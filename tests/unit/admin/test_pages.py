@@ -10,7 +10,7 @@ from braidmq.admin.pages import CONTENT_SECURITY_POLICY, INDEX, load_pages
 
 
 def test_the_index_is_at_the_root(client: TestClient) -> None:
-    """Open to everybody: it holds no data."""
+    """It needs no key, because it holds no data."""
     answer = client.get("/")
 
     assert 200 == answer.status_code
@@ -30,7 +30,7 @@ def test_every_file_is_served_with_its_type_and_policy(client: TestClient) -> No
 
 
 def test_the_policy_allows_nothing_but_our_own_files() -> None:
-    """Word by word: whoever loosens it must say so here."""
+    """Word by word, so that loosening it means changing this test."""
     directives = [part.split(" ", 1) for part in CONTENT_SECURITY_POLICY.split("; ")]
 
     assert [
@@ -50,15 +50,15 @@ def test_the_policy_allows_nothing_but_our_own_files() -> None:
 
 
 def test_a_file_of_another_kind_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an editor or a packager leaves beside them stays there."""
+    """Files that an editor or a packager leaves beside them are not published."""
     monkeypatch.delitem(pages.MEDIA_TYPES, ".svg")
     load_again = load_pages.__wrapped__
 
     assert {"favicon.svg"} == load_pages().keys() - load_again().keys()
 
 
-def test_a_file_that_is_known_is_not_sent_again(client: TestClient) -> None:
-    """By its tag, which changes with its bytes."""
+def test_a_cached_file_is_not_sent_again(client: TestClient) -> None:
+    """By its ETag, which changes with its content."""
     first = client.get("/")
     tag = first.headers["etag"]
     again = client.get("/", headers={"If-None-Match": f'"other", W/{tag}'})
@@ -69,8 +69,8 @@ def test_a_file_that_is_known_is_not_sent_again(client: TestClient) -> None:
     assert "no-cache" == first.headers["cache-control"]
 
 
-def test_who_can_unpack_gets_it_packed(client: TestClient) -> None:
-    """The first page is small on the wire; others get it as it is."""
+def test_a_client_that_accepts_gzip_gets_it_compressed(client: TestClient) -> None:
+    """The first page is small on the wire; other clients get it as it is."""
     packed = client.get("/", headers={"Accept-Encoding": "gzip"})
     plain = client.get("/", headers={"Accept-Encoding": "identity"})
 

@@ -42,10 +42,10 @@ def published(world: World, topic: str = "in.a") -> list[ShownMessage]:
     """Return the messages of a topic that are in the log."""
     if world.engine.broker.topics.find(topic) is None:
         return []
-    asked = world.status.messages.page(
+    page = world.status.messages.page(
         topic, from_offset=None, time_us=None, limit=100, newest_first=False
     )
-    return asyncio.run(asked).messages
+    return asyncio.run(page).messages
 
 
 async def post(
@@ -81,13 +81,13 @@ BODIES = {
 
 
 @pytest.mark.parametrize(("body", "expected"), BODIES.items())
-def test_what_is_posted_is_published(
+def test_a_posted_message_is_published(
     client: TestClient,
     world: World,
     body: bytes,
     expected: tuple[bytes, dict[str, str], int, int],
 ) -> None:
-    """A string is its text, other JSON its own bytes; a message in memory has no offset."""
+    """A string is its text, other JSON its own bytes; a memory-only message has no offset."""
     answer = client.post(POSTING, headers=ORDERS, content=body)
     is_stored = expected[2] == 1
 
@@ -99,7 +99,7 @@ def test_what_is_posted_is_published(
 
 
 @pytest.mark.parametrize("payload", [b"text", b'"text"', b'{"n":  1}', b"\x00\xff", b"", b"7"])
-def test_what_is_shown_can_be_posted_again(
+def test_a_shown_message_can_be_posted_again(
     client: TestClient, world: World, payload: bytes
 ) -> None:
     """Unchanged, with every field; the payload is the same to the byte."""
@@ -151,8 +151,8 @@ def test_a_bad_message_is_refused_in_one_line(
     assert 0 == world.engine.broker.stats.published
 
 
-def test_a_payload_of_the_largest_size_is_taken_and_no_larger() -> None:
-    """However it was encoded."""
+def test_a_payload_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    """The limit holds for the decoded bytes."""
     largest = base64.b64encode(bytes(PAYLOAD_BYTES_MAX)).decode()
     posted = read_posted(json.dumps({"payload_base64": largest}).encode())
 
@@ -164,18 +164,18 @@ def test_a_payload_of_the_largest_size_is_taken_and_no_larger() -> None:
     assert 413 == raised.value.status_code
 
 
-def test_a_body_without_a_length_is_taken_as_well(client: TestClient, world: World) -> None:
-    """It may be large, and waits for its turn among those."""
+def test_a_body_without_a_length_is_accepted_as_well(client: TestClient, world: World) -> None:
+    """It may be large, so it waits its turn among the large ones."""
     answer = client.post(POSTING, headers=ORDERS, content=iter([b'{"payload"', b": 1}"]))
 
     assert 201 == answer.status_code
     assert [b"1"] == [shown_bytes(one) for one in published(world)]
 
 
-def test_a_body_beyond_its_bound_is_413(
+def test_a_body_beyond_the_limit_is_413(
     client: TestClient, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it says its length or not, it is not held."""
+    """Whether it states its length or not, it is not kept in memory."""
     monkeypatch.setattr(publishing, "POST_BYTES_MAX", 99)
     body = json.dumps({"payload": 100 * "x"}).encode()
     answers = [
@@ -188,10 +188,10 @@ def test_a_body_beyond_its_bound_is_413(
 
 
 class Poster:
-    """A peer that posts a message without saying how long it is, when it is told to."""
+    """A client that posts a message without a stated length when the test says so."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self.asked = asyncio.Event()  # the application waits for the body
+        self.awaited = asyncio.Event()  # the application waits for the body
         self.send = asyncio.Event()
         self.status = 0
         scope: Scope = {
@@ -208,7 +208,7 @@ class Poster:
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     async def _receive(self) -> Message:
-        self.asked.set()
+        self.awaited.set()
         await self.send.wait()
         return {"type": "http.request", "body": b'{"payload": 1}', "more_body": False}
 
@@ -217,16 +217,16 @@ class Poster:
 
 
 @pytest.mark.asyncio
-async def test_so_many_large_bodies_are_read_at_once(world: World) -> None:
-    """The others wait, unread, until one is through: that bounds the memory."""
+async def test_only_a_few_large_bodies_are_read_at_once(world: World) -> None:
+    """The others wait, unread, until one is done: this bounds the memory."""
     app = build_app(world.status, loopback=True)
     posters = [Poster(app) for _ in range(LARGE_AT_ONCE_MAX + 1)]
     async with asyncio.timeout(20):
         for poster in posters[:LARGE_AT_ONCE_MAX]:
-            await poster.asked.wait()
+            await poster.awaited.wait()
         for _ in range(100):  # turns of the loop, in which the last one could begin
             await asyncio.sleep(0)
-        assert not posters[-1].asked.is_set()
+        assert not posters[-1].awaited.is_set()
         for poster in posters:
             poster.send.set()
             await poster.task
@@ -242,7 +242,7 @@ def test_a_large_body_is_read_on_a_thread(
     taken: Callable[[bytes], tuple[Posted, bytes]] = publishing.taken
 
     def noted(body: bytes) -> tuple[Posted, bytes]:
-        on_thread.append(asyncio._get_running_loop() is None)  # noqa: SLF001 - the other raises
+        on_thread.append(asyncio._get_running_loop() is None)  # noqa: SLF001 - the public function raises
         return taken(body)
 
     monkeypatch.setattr(publishing, "taken", noted)
@@ -263,25 +263,27 @@ def test_a_full_queue_is_409(client: TestClient, world: World) -> None:
 
 
 @given(st.text("Az09+/", max_size=9), st.text("=", max_size=3), st.sampled_from(["", *"\n-_A"]))
-def test_the_pattern_of_base64_says_what_is_taken(begun: str, filled: str, end: str) -> None:
+def test_the_pattern_of_base64_matches_what_is_accepted(
+    begun: str, filled: str, end: str
+) -> None:
     """The description and the broker agree."""
     assume(
         len(begun) % 4 or not filled
-    )  # padding where none is due is let pass by some Pythons
+    )  # some versions of Python accept padding where none is due
     text = begun + filled + end
     posted = Posted(payload_base64=text)
     try:
         payload_of(posted)
     except HTTPException:
-        taken = False
+        is_accepted = False
     else:
-        taken = True
+        is_accepted = True
 
-    assert taken == jsonschema_rs.is_valid({"pattern": BASE64_PATTERN}, text)
+    assert is_accepted == jsonschema_rs.is_valid({"pattern": BASE64_PATTERN}, text)
 
 
 @pytest.mark.asyncio
-async def test_what_is_published_is_durable_and_delivered() -> None:
+async def test_a_published_message_is_durable_and_delivered() -> None:
     """To subscribers of any strand, with the origin of HTTP."""
     async with running_broker() as broker, braidmq.connect(broker.url()) as client:
         async with client.subscribe("t", qos=1) as incoming:
@@ -313,7 +315,7 @@ async def test_a_repeat_is_recognised() -> None:
 
 @pytest.mark.asyncio
 async def test_a_repeat_is_recognised_while_both_wait_for_room() -> None:
-    """A client that lost its patience asks again; room for two does not make two of one."""
+    """A client timed out and retries; room for two does not make two messages of one."""
     world = World()
     queues = world.status.queues
     await queues.create("q", QueueOptions(max_size=2, overflow=BLOCK_PUBLISHER))
@@ -330,7 +332,7 @@ async def test_a_repeat_is_recognised_while_both_wait_for_room() -> None:
 
 @pytest.mark.asyncio
 async def test_a_memory_only_message_has_no_offset() -> None:
-    """It is handed to who is there, and is not in the log."""
+    """It goes to current subscribers, and is not in the log."""
     world = World()
     given = await world.status.publishing.publish("t", b"x", headers={}, qos=0, priority=1)
 
@@ -340,7 +342,9 @@ async def test_a_memory_only_message_has_no_offset() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_full_queue_refuses_waits_or_buries(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_refuses_blocks_or_redirects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As it was declared."""
     monkeypatch.setattr(publishing, "ROOM_WAIT_S", 0.05)
     world = World()
@@ -365,7 +369,7 @@ async def test_a_full_queue_refuses_waits_or_buries(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.asyncio
-async def test_a_log_that_takes_nothing_is_told() -> None:
+async def test_a_publish_that_the_log_refuses_is_unavailable() -> None:
     """503, with the reason."""
     world = World()
     world.engine.broker.admission.log_refuses("no space left")

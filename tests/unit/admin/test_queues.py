@@ -14,7 +14,7 @@ def queues(world: World) -> list[str]:
 def test_a_queue_is_shown_with_the_options_that_declare_it(
     client: TestClient, world: World
 ) -> None:
-    """The names of the fields are the API; null is no limit."""
+    """The names of the fields are the API; null means no limit."""
     world.declare("orders", max_attempts=3)
     world.publish("orders", *5 * [b"x"])
     shown = client.get("/api/queues/orders", headers=ADMIN).json()
@@ -58,7 +58,7 @@ def test_queues_come_in_pages(client: TestClient, world: World) -> None:
     assert ([["a", "b/?&", "c"], ["d"]], 4) == (pages, total)
 
 
-def test_queues_are_sorted_as_asked(client: TestClient, world: World) -> None:
+def test_queues_are_sorted_as_requested(client: TestClient, world: World) -> None:
     """By name by default; an unknown sort is refused, and so is another sort's `next`."""
     world.declare("a", "b")
     world.publish("b", b"x")
@@ -95,7 +95,7 @@ def test_a_key_sees_the_queues_that_it_may_use(client: TestClient, world: World)
 
 @pytest.mark.parametrize("name", ["orders", "a/b", "a/purge", "\u00fc ?#"])
 def test_a_queue_is_found_by_any_name(client: TestClient, world: World, name: str) -> None:
-    """Dead letters of Blip topics are in queues with names of any characters."""
+    """Dead-letter queues of Blip topics may have any characters in their names."""
     world.declare(name)
     world.publish(name, b"1", b"2", b"3")
     path = f"/api/queues/{quoted(name)}"
@@ -107,7 +107,7 @@ def test_a_queue_is_found_by_any_name(client: TestClient, world: World, name: st
 
 
 def test_an_unknown_queue_is_404(client: TestClient) -> None:
-    """Whatever was to be done with it."""
+    """Whatever the request."""
     answers = [
         client.get("/api/queues/x", headers=ADMIN),
         client.delete("/api/queues/x", headers=ADMIN),
@@ -152,7 +152,7 @@ def test_a_new_queue_is_201_and_shown(client: TestClient, world: World) -> None:
 def test_the_same_queue_again_is_200(client: TestClient) -> None:
     """A client that repeats a request because it got no answer is not refused."""
     answers = [client.post("/api/queues", headers=ADMIN, json={"name": "a"}) for _ in range(2)]
-    usual = {"name": "a", "deadLetterQueueName": "dlq.a"}  # no other option than the default
+    usual = {"name": "a", "deadLetterQueueName": "dlq.a"}  # the default, spelled out
     again = client.post("/api/queues", headers=ADMIN, json=usual)
 
     assert [201, 200, 200] == [answer.status_code for answer in (*answers, again)]
@@ -184,7 +184,7 @@ BAD_DECLARATIONS: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("body", "problem"), BAD_DECLARATIONS)
-def test_a_bad_value_is_named(
+def test_the_error_names_a_bad_value(
     client: TestClient, world: World, body: object, problem: str
 ) -> None:
     """400, and nothing is declared."""
@@ -195,8 +195,8 @@ def test_a_bad_value_is_named(
     assert [] == queues(world)
 
 
-def test_an_option_that_only_the_broker_can_judge_is_400_too(client: TestClient) -> None:
-    """With the broker's own words for it."""
+def test_an_option_that_only_the_broker_can_check_is_400_too(client: TestClient) -> None:
+    """With the broker's own text."""
     body = {"name": "a", "deadLetterQueueName": "a"}
     answer = client.post("/api/queues", headers=ADMIN, json=body)
 
@@ -225,7 +225,7 @@ def test_before_recovery_there_are_no_queues() -> None:
 
 
 def test_changes_need_the_permission(client: TestClient, world: World) -> None:
-    """A key that may publish and subscribe may read, and change nothing."""
+    """A key that may publish and subscribe may read, but change nothing."""
     world.declare("orders.a")
     answers = [
         client.post("/api/queues", headers=ORDERS, json={"name": "orders.b"}),

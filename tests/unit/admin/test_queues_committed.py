@@ -32,7 +32,7 @@ async def waiting(task: "asyncio.Task[object]") -> bool:
 
 
 async def test_a_declaration_is_answered_once_it_is_committed() -> None:
-    """A crash right after the answer does not take the queue away."""
+    """A crash right after the answer does not lose the queue."""
     hand, queues = by_hand()
     task = asyncio.create_task(queues.create("q", QueueOptions(max_size=5)))
     assert await waiting(task)
@@ -42,7 +42,7 @@ async def test_a_declaration_is_answered_once_it_is_committed() -> None:
     assert 5 == queues.facts("q").max_size
 
 
-async def test_the_same_again_waits_for_the_first_and_is_not_new() -> None:
+async def test_a_repeated_declaration_waits_for_the_first_and_is_not_new() -> None:
     """A repeat must not be answered before the queue is durable."""
     hand, queues = by_hand()
     tasks = [asyncio.create_task(queues.create("q", QueueOptions())) for _ in range(2)]
@@ -53,7 +53,7 @@ async def test_the_same_again_waits_for_the_first_and_is_not_new() -> None:
 
 
 @pytest.mark.parametrize("sort", ["name", "waiting"])
-async def test_long_names_come_on_shorter_pages(sort: str) -> None:
+async def test_long_names_make_pages_shorter(sort: str) -> None:
     """Dead-letter queues of Blip topics have names as long as topics may be."""
     names = [f"dlq.{n:02}{TOPIC_BYTES_MAX * 'x'}"[:TOPIC_BYTES_MAX] for n in range(20)]
     world = World()
@@ -71,10 +71,10 @@ async def test_long_names_come_on_shorter_pages(sort: str) -> None:
 @pytest.mark.parametrize(
     ("sort", "expected"), [("name", ["a", "b", "c"]), ("waiting", ["b", "c", "a"])]
 )
-async def test_visible_queues_come_in_pages_of_either_order(
+async def test_visible_queues_come_in_pages_in_either_order(
     sort: str, expected: list[str]
 ) -> None:
-    """Each once; what may not be seen is not counted either."""
+    """Each once; hidden queues are not counted either."""
     world = World()
     for name, count in (("a", 0), ("b", 2), ("secret", 9), ("c", 1)):
         world.declare(name)
@@ -93,8 +93,8 @@ async def test_visible_queues_come_in_pages_of_either_order(
 
 
 @pytest.mark.parametrize("sort", ["name", "waiting"])
-async def test_the_broker_works_on_while_queues_are_chosen(sort: str) -> None:
-    """There may be many; one that is deleted meanwhile is left out."""
+async def test_the_broker_goes_on_while_a_page_is_selected(sort: str) -> None:
+    """There may be many queues; one that is deleted meanwhile is left out."""
     loop = asyncio.get_running_loop()
     async with quiet_broker() as broker:
         queues = status_of(broker).queues
@@ -111,7 +111,7 @@ async def test_the_broker_works_on_while_queues_are_chosen(sort: str) -> None:
 
 
 async def test_purged_messages_do_not_return_after_a_restart() -> None:
-    """Later ones are kept."""
+    """Later messages are kept."""
     world = World()
     world.declare("q")
     world.publish("q", b"1", b"2", b"3")
@@ -152,29 +152,29 @@ async def test_a_deleted_queue_does_not_return_after_a_restart() -> None:
     assert await queues.create("q", QueueOptions(max_size=1))
 
 
-async def test_a_full_log_refuses_a_declaration_and_not_an_end() -> None:
-    """The queue does not exist then; a deletion goes to the log's reserve."""
+async def test_a_full_log_refuses_a_declaration_but_not_a_deletion() -> None:
+    """The refused queue does not exist; a deletion uses the log's reserve."""
     hand, queues = by_hand()
     first: asyncio.Task[object] = asyncio.create_task(queues.create("q", QueueOptions()))
     await waiting(first)
     hand.commit()
     refused = asyncio.create_task(queues.create("r", QueueOptions()))
-    ended: asyncio.Task[object] = asyncio.create_task(queues.delete("q"))
-    assert await waiting(ended)
+    deleted: asyncio.Task[object] = asyncio.create_task(queues.delete("q"))
+    assert await waiting(deleted)
     hand.fail(LogFullError())
 
     with pytest.raises(UnavailableError, match="no space left"):
         await refused
     with pytest.raises(UnavailableError, match="no space left"):
         await queues.create("s", QueueOptions())
-    assert await waiting(ended)
+    assert await waiting(deleted)
     hand.commit()
-    await ended
+    await deleted
     assert [] == (await queues.page(after="", limit=9, visible=lambda _: True)).queues
 
 
 async def test_the_number_of_queues_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An administrator cannot grow memory without end either."""
+    """Not even an administrator can make memory grow without end."""
     monkeypatch.setattr(queues_module, "QUEUES_MAX", 1)
     world = World()
     queues = world.status.queues

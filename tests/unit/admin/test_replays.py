@@ -1,4 +1,4 @@
-"""Replays over HTTP: dead letters go back to where they came from, all, some, or one."""
+"""Replays over HTTP: dead letters return to where they came from, all, some, or one."""
 
 import asyncio
 from typing import Any
@@ -22,15 +22,17 @@ FAN_OUT_WITH_ACK = 1
 REPLAY = "/api/dead-letters/replay"
 
 
-def test_a_replay_says_how_many_went(client: TestClient, world: World) -> None:
+def test_a_replay_reports_how_many_letters_it_returned(
+    client: TestClient, world: World
+) -> None:
     """Without a count, or with null, all of them."""
     world.bury("a", *5 * [b"x"])
-    asked: list[dict[str, object]] = [
+    bodies: list[dict[str, object]] = [
         {"queue": "dlq.a", "count": 2},
         {"queue": "dlq.a", "count": None},
         {"queue": "dlq.a"},
     ]
-    answers = [client.post(REPLAY, headers=ADMIN, json=body).json() for body in asked]
+    answers = [client.post(REPLAY, headers=ADMIN, json=body).json() for body in bodies]
 
     assert [{"queue": "dlq.a", "replayed": count} for count in (2, 3, 0)] == answers
 
@@ -46,10 +48,10 @@ BAD_REPLAYS: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("body", "problem"), BAD_REPLAYS)
-def test_a_bad_replay_is_named(
+def test_the_error_names_a_bad_value(
     client: TestClient, world: World, body: object, problem: str
 ) -> None:
-    """400, and nothing is sent back."""
+    """400, and nothing is replayed."""
     world.bury("a", b"1")
     answer = client.post(REPLAY, headers=ADMIN, json=body)
 
@@ -59,7 +61,7 @@ def test_a_bad_replay_is_named(
 
 
 def test_a_replay_needs_a_key_that_may_purge(client: TestClient, world: World) -> None:
-    """A letter that is sent back is gone from its queue."""
+    """A replayed letter leaves its queue."""
     world.declare("orders.dead")
     world.declare("x", dead_letter_name="orders.dead")
     world.bury("x", b"1", letters="orders.dead")
@@ -71,7 +73,7 @@ def test_a_replay_needs_a_key_that_may_purge(client: TestClient, world: World) -
 
 
 @pytest.mark.parametrize("name", ["orders", "dlq.none"])
-def test_an_ordinary_queue_has_no_letters_to_send(
+def test_an_ordinary_queue_has_no_letters_to_replay(
     client: TestClient, world: World, name: str
 ) -> None:
     """404, as for a queue that does not exist."""
@@ -84,7 +86,7 @@ def test_an_ordinary_queue_has_no_letters_to_send(
     )
 
 
-def test_one_letter_is_sent_back_by_its_offset(client: TestClient, world: World) -> None:
+def test_one_letter_is_replayed_by_its_offset(client: TestClient, world: World) -> None:
     """Only that one; an unknown offset is 404, and a count beside it is refused."""
     world.bury("a", b"1", b"2", b"3")  # at the offsets 2 to 4
     bodies: list[dict[str, object]] = [
@@ -101,8 +103,8 @@ def test_one_letter_is_sent_back_by_its_offset(client: TestClient, world: World)
 
 
 @pytest.mark.asyncio
-async def test_a_replay_sends_the_oldest_back_to_where_they_came_from() -> None:
-    """However many are in the log only; it is over when all of it is committed."""
+async def test_a_replay_returns_the_oldest_letters_to_their_queue() -> None:
+    """However many are only in the log; it ends when everything is committed."""
     payloads = numbered(40)
     world = World(**SMALL_WINDOW)
     status = world.status
@@ -125,8 +127,8 @@ async def test_a_replay_sends_the_oldest_back_to_where_they_came_from() -> None:
 
 
 @pytest.mark.asyncio
-async def test_more_than_there_are_is_all_of_them() -> None:
-    """The answer says how many went."""
+async def test_a_count_beyond_the_letters_replays_all_of_them() -> None:
+    """The answer says how many there were."""
     world = World()
     world.bury("orders", b"1", b"2")
 
@@ -134,8 +136,8 @@ async def test_more_than_there_are_is_all_of_them() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_does_not_say_where_it_came_from_stays() -> None:
-    """It does not count as sent back, and does not keep the others from going."""
+async def test_a_letter_without_an_origin_stays() -> None:
+    """It does not count as replayed, and does not hold up the others."""
     world = World()
     world.bury("orders")
     world.publish("dlq.orders", b"x")
@@ -147,7 +149,7 @@ async def test_what_does_not_say_where_it_came_from_stays() -> None:
 
 @pytest.mark.asyncio
 async def test_replays_of_two_administrators_count_each_letter_once() -> None:
-    """One goes after the other."""
+    """One replay runs after the other."""
     world = World()
     source = world.status.replays
     world.bury("orders", *numbered(30))
@@ -159,8 +161,8 @@ async def test_replays_of_two_administrators_count_each_letter_once() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_log_that_refuses_is_told() -> None:
-    """Before anything is sent back; and the letters stay."""
+async def test_a_replay_that_the_log_refuses_is_unavailable() -> None:
+    """Before anything is replayed; the letters stay."""
     world = World()
     world.bury("orders", b"1")
     world.engine.broker.admission.log_refuses("no space left on the log's disk")
@@ -173,7 +175,7 @@ async def test_a_log_that_refuses_is_told() -> None:
 
 @pytest.mark.asyncio
 async def test_a_fan_out_keeps_its_letters() -> None:
-    """Each subscriber has its own to acknowledge; to say that none went would hide it."""
+    """Each subscriber acknowledges its own; an answer of 0 replayed would hide that."""
     world = World()
     status = world.status
     await status.queues.create("mine", QueueOptions(mode=FAN_OUT_WITH_ACK))
@@ -186,8 +188,8 @@ async def test_a_fan_out_keeps_its_letters() -> None:
 
 
 @pytest.mark.asyncio
-async def test_one_letter_is_sent_back_and_the_others_stay() -> None:
-    """Wherever it stands among those that are held, and after a restart it stays sent."""
+async def test_one_letter_is_replayed_and_the_others_stay() -> None:
+    """Wherever it stands among those in memory; after a restart it stays replayed."""
     payloads = numbered(4)
     world = World()
     status = world.status
@@ -207,8 +209,8 @@ async def test_one_letter_is_sent_back_and_the_others_stay() -> None:
 
 
 @pytest.mark.asyncio
-async def test_any_letter_is_sent_back_however_many_wait_before_it() -> None:
-    """Few are held in memory, before and after; it is not met again after a restart."""
+async def test_any_letter_is_replayed_however_many_wait_before_it() -> None:
+    """Few are in memory, before and after; it does not return after a restart."""
     payloads = numbered(20)
     world = World(**SMALL_WINDOW)
     status = world.status
@@ -232,7 +234,7 @@ async def test_any_letter_is_sent_back_however_many_wait_before_it() -> None:
 
 @pytest.mark.asyncio
 async def test_a_letter_that_the_log_refuses_stays() -> None:
-    """A full disk refuses it; it waits where it was, and all before it, after a restart too."""
+    """On a full disk it waits where it was, and so do all before it, even after a restart."""
     disk = FakeDisk()
     config: dict[str, Any] = {**SMALL_WINDOW, "wal": {"segment_bytes": 64 * 1024}}
     large = b"9" * 40_000
@@ -261,8 +263,8 @@ async def test_a_letter_that_the_log_refuses_stays() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_letter_that_cannot_go_alone_is_named() -> None:
-    """It is not there, or says nothing of where it came from."""
+async def test_a_letter_that_cannot_be_replayed_is_an_error() -> None:
+    """It does not exist, or does not say where it came from."""
     world = World(**SMALL_WINDOW)
     status = world.status
     world.bury("orders", *numbered(20))
@@ -270,12 +272,12 @@ async def test_a_letter_that_cannot_go_alone_is_named() -> None:
     world.bury("bills")
     world.publish("dlq.bills", b"y")
     last = (await letters(world, "dlq.orders")).letters[-1].offset
-    (strange,) = (await letters(world, "dlq.bills")).letters
+    (without_origin,) = (await letters(world, "dlq.bills")).letters
     for missing in (last + 1, last - 20):
         with pytest.raises(UnknownThingError, match="no such letter"):
             await status.replays.replay_one("dlq.orders", missing)
     with pytest.raises(LetterStaysError, match="does not say where it came from"):
-        await status.replays.replay_one("dlq.bills", strange.offset)
+        await status.replays.replay_one("dlq.bills", without_origin.offset)
     with pytest.raises(UnknownLettersError):
         await status.replays.replay_one("orders", last)
 

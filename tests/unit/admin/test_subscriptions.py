@@ -11,29 +11,29 @@ from braidmq.base.limits import TOPIC_BYTES_MAX
 from braidmq.broker.authorize import Principal
 from braidmq.testing.broker import running_broker
 from tests.integration.blip.peer import subscribe
-from tests.unit.admin.queue_broker import engine_of, status_of
+from tests.unit.admin.queue_broker import engine_of, status_of, subscribed_on_every_strand
 from tests.unit.admin.world import ADMIN, ORDERS, ORDERS_KEY, World
 
 PATH = "/api/subscriptions"
 
 
 async def rows(source: Subscriptions, **given: object) -> list[tuple[str, str, str, int]]:
-    asked = {"after": "", "limit": 100, "search": "", "of": None, **given}
-    page = await source.page(**asked)  # type: ignore[arg-type]  # as given
+    parameters = {"after": "", "limit": 100, "search": "", "of": None, **given}
+    page = await source.page(**parameters)  # type: ignore[arg-type]  # as given
     return [(row.topic, row.strand, row.principal, row.lag) for row in page.subscriptions]
 
 
 def test_a_key_sees_its_own_subscriptions() -> None:
-    """Topics of others are for administrators."""
+    """Only an administrator sees the topics of others."""
     world = World(dev=True)
     client = world.client()
     for key, topic in ((ORDERS_KEY, "orders.a"), ("dev-key", "b")):
         world.connect(key).receive(subscribe(3, topic))
         world.settle()
     world.publish("orders.a", b"x")
-    all_of_them, own = (client.get(PATH, headers=headers).json() for headers in (ADMIN, ORDERS))
+    every, own = (client.get(PATH, headers=headers).json() for headers in (ADMIN, ORDERS))
 
-    assert ["orders.a", "b"] == [row["topic"] for row in all_of_them["subscriptions"]]
+    assert ["orders.a", "b"] == [row["topic"] for row in every["subscriptions"]]
     row = {
         "id": "1",
         "topic": "orders.a",
@@ -47,7 +47,7 @@ def test_a_key_sees_its_own_subscriptions() -> None:
     assert {"subscriptions": [row], "next": None, "total": 1} == own
 
 
-def test_a_page_has_a_bound(client: TestClient) -> None:
+def test_a_page_has_a_limit(client: TestClient) -> None:
     """The same as in every list."""
     assert [200, 400] == [
         client.get(f"{PATH}?limit={n}", headers=ADMIN).status_code for n in (7, 1001)
@@ -56,16 +56,8 @@ def test_a_page_has_a_bound(client: TestClient) -> None:
 
 @pytest.mark.asyncio
 async def test_every_strand_has_its_subscriptions() -> None:
-    """With the principal; a consumer of a queue is one, too."""
-    async with (
-        running_broker() as broker,
-        braidmq.connect(broker.url("blip")) as blip,
-        braidmq.connect(broker.url("vibe")) as vibe,
-        braidmq.connect(broker.url("qumbed")) as qumbed,
-        blip.subscribe("t", qos=1),
-        vibe.subscribe("v"),
-        qumbed.subscribe("t"),
-    ):
+    """With the principal; a consumer of a queue counts as one, too."""
+    async with subscribed_on_every_strand() as (broker, blip):
         await blip.publish("t", b"1", qos=1)
         subscribed = await rows(status_of(broker).subscriptions)
 
@@ -76,7 +68,7 @@ async def test_every_strand_has_its_subscriptions() -> None:
 
 @pytest.mark.asyncio
 async def test_pages_continue_where_the_last_one_ended() -> None:
-    """Each row once; a search and a principal leave others out."""
+    """Each row once; a search and a principal narrow the list."""
     async with running_broker() as broker, braidmq.connect(broker.url("vibe")) as client:
         source = status_of(broker).subscriptions
         async with client.subscribe("a"), client.subscribe("b"), client.subscribe("ab"):
@@ -87,19 +79,19 @@ async def test_pages_continue_where_the_last_one_ended() -> None:
                 found += [row.topic for row in page.subscriptions]
                 totals.add(page.total)
                 after = page.next
-            stranger = Principal("x", publish=[], subscribe=[])
+            other = Principal("x", publish=[], subscribe=[])
             searched = await source.page(after="", limit=1, search="A", of=None)
 
             assert (["a", "b", "ab"], {3}) == (found, totals)
             assert 2 == searched.total
             assert {"a", "ab"} == {row[0] for row in await rows(source, search="A")}
-            assert [] == await rows(source, of=stranger)
+            assert [] == await rows(source, of=other)
         assert 3 == len(engine_of(broker).broker.topics)
 
 
 @pytest.mark.asyncio
-async def test_long_topics_come_on_shorter_pages() -> None:
-    """A page ends at so many bytes of names, and the next one continues without a gap."""
+async def test_long_topics_make_pages_shorter() -> None:
+    """A page is limited in bytes of names, and the next one continues without a gap."""
     names = [f"{n:02}{TOPIC_BYTES_MAX * 'x'}"[:TOPIC_BYTES_MAX] for n in range(20)]
     async with (
         running_broker() as broker,

@@ -55,10 +55,10 @@ SORTED = {
 @pytest.mark.asyncio
 @pytest.mark.parametrize("limit", [1, 3, 10])
 @pytest.mark.parametrize(("sort", "expected"), SORTED.items())
-async def test_topics_come_in_pages_of_any_order(
+async def test_topics_come_in_pages_in_any_order(
     filled: World, sort: str, expected: list[str], limit: int
 ) -> None:
-    """Each topic is on one page; what may not be seen is not counted either."""
+    """Each topic is on one page; hidden topics are not counted either."""
     found = await pages(filled, sort=sort, limit=limit)
 
     assert expected == [topic.name for page in found for topic in page.topics]
@@ -68,10 +68,10 @@ async def test_topics_come_in_pages_of_any_order(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("sort", SORTED)
 @pytest.mark.parametrize("sees", [visible, None])
-async def test_long_names_come_on_shorter_pages(
+async def test_long_names_make_pages_shorter(
     world: World, sort: str, sees: Visible | None
 ) -> None:
-    """A page ends at so many bytes of names, and the next one continues without a gap."""
+    """A page is limited in bytes of names, and the next one continues without a gap."""
     names = [f"{n:02}{TOPIC_BYTES_MAX * 'x'}"[:TOPIC_BYTES_MAX] for n in range(20)]
     fill(world, *names)
     found = await pages(world, sort=sort, limit=1_000, sees=sees)
@@ -114,7 +114,7 @@ def test_a_search_matches_any_part_of_a_name_in_any_case(
     assert (expected, len(expected)) == ([t["name"] for t in page["topics"]], page["total"])
 
 
-def test_topics_are_sorted_as_asked(filled: World) -> None:
+def test_topics_are_sorted_as_requested(filled: World) -> None:
     """By name by default; an unknown sort is refused."""
     client = filled.client()
     sorts = ("", "?sort=messages", "?sort=size")
@@ -139,10 +139,10 @@ def test_a_bad_limit_is_refused(client: TestClient, limit: str) -> None:
 @pytest.mark.parametrize(
     "after", ["x", "1", ":x", "-1:a", "1.5:a", 30 * "9" + ":a", "\u0663:a"]
 )
-def test_a_ranked_page_continues_only_from_the_next_of_another(
+def test_a_ranked_page_continues_only_from_the_cursor_of_another(
     client: TestClient, after: str
 ) -> None:
-    """Sorts by number have a form of `next` of their own."""
+    """A sort by number has its own form of `next`."""
     params = {"after": after, "sort": "last"}
 
     assert 400 == client.get("/api/topics", headers=ADMIN, params=params).status_code
@@ -167,8 +167,8 @@ def test_a_topic_is_found_by_any_name(client: TestClient, world: World, name: st
     assert (200, name) == (answer.status_code, answer.json()["name"])
 
 
-def test_a_topic_that_may_not_be_seen_is_403(client: TestClient, world: World) -> None:
-    """Whether it exists or not; one that may be seen and does not exist is 404."""
+def test_a_hidden_topic_is_403(client: TestClient, world: World) -> None:
+    """Whether it exists or not; a visible one that does not exist is 404."""
     fill(world, "secret.a", "orders.a")
     paths = ("secret.a", "secret.none", "orders.a", "in.none")
     answers = [client.get(f"/api/topics/{path}", headers=ORDERS) for path in paths]
@@ -209,7 +209,7 @@ async def test_subscriptions_of_a_topic_are_counted() -> None:
         )
 
 
-def test_before_recovery_there_are_none() -> None:
+def test_before_recovery_there_are_no_topics() -> None:
     """503, while the log is read."""
     client = World(recovered=False).client()
 

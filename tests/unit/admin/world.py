@@ -1,8 +1,8 @@
 """A real broker behind the real HTTP application, without threads, sockets or a disk.
 
 The engine, the log and the API are those that run in production. The disk is fake, time stands
-still, and the log works as soon as it is asked: on the loop's next turn, or in `settle` where
-no loop runs. A world costs a few milliseconds.
+still, and the log does its work at once: on the loop's next turn, or in `settle` where no loop
+runs. A world costs a few milliseconds.
 """
 
 import asyncio
@@ -74,17 +74,17 @@ class EagerLog(InlineLog):
         self._soon()
 
     def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
-        """Keep a snapshot."""
+        """Save a snapshot."""
         super().save(last_id, snapshot, needed_id)
         self._soon()
 
     def make_room(self) -> None:
-        """Try to have the reserve again."""
+        """Try to restore the reserve."""
         super().make_room()
         self._soon()
 
     def settle(self) -> None:
-        """Do everything that was asked for, and report it."""
+        """Do all pending work, and report it."""
         while not self.is_held and (self.jobs or self.reads or self.reports):
             if self.reports:
                 self.reports.popleft()()
@@ -100,7 +100,7 @@ class EagerLog(InlineLog):
 
 
 class World:
-    """One broker, and what a test needs to fill it and to ask it."""
+    """One broker, and what a test needs to fill and query it."""
 
     def __init__(
         self, disk: Files | None = None, *, recovered: bool = True, **config: object
@@ -141,22 +141,22 @@ class World:
         return connection
 
     def settle(self) -> None:
-        """End the turn, and let the log do everything that it was asked for."""
+        """End the turn, and let the log finish its work."""
         self.engine.end_turn()
         self.log.settle()
 
     def publish(self, topic: str, *payloads: bytes, **options: int) -> None:
-        """Publish as a strand does, committed."""
+        """Publish as a strand does, and commit."""
         put(self.engine, topic, *payloads, **options)
         self.settle()
 
     def bury(self, queue: str, *payloads: bytes, letters: str = "", priority: int = 1) -> None:
-        """Make dead letters of messages of *queue*, committed."""
+        """Make dead letters of messages of *queue*, and commit."""
         put_letters(self.engine, queue, *payloads, letters=letters, priority=priority)
         self.settle()
 
     def declare(self, *names: str, **options: object) -> None:
-        """Declare queues, committed."""
+        """Declare queues, and commit."""
         queues = self.engine.broker.queues
         for name in names:
             topic = self.engine.broker.topics.get(name)

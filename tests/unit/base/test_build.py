@@ -35,7 +35,7 @@ COLD = [
 
 
 @pytest.mark.parametrize("module", HOT)
-def test_modules_on_the_way_of_every_message_are_hot(module: str) -> None:
+def test_modules_that_handle_every_message_are_hot(module: str) -> None:
     """Frames, sessions, the broker, the log's format and the connection are hot."""
     assert build.is_hot(module)
 
@@ -46,23 +46,23 @@ def test_other_modules_are_not_hot(module: str) -> None:
     assert not build.is_hot(module)
 
 
-def test_the_installed_hot_modules_are_those_that_the_build_would_compile() -> None:
-    """The running program and setup.py read one list and find the same modules."""
+def test_the_installed_hot_modules_match_those_of_the_build() -> None:
+    """The running program and setup.py read the same list and find the same modules."""
     sources = [".".join(p.relative_to(setup.SOURCES).parts) for p in setup.hot_sources()]
 
     assert sorted(name.removesuffix(".py") for name in sources) == build.hot_modules()
 
 
-def test_what_runs_is_what_the_build_has_left() -> None:
-    """All hot modules run compiled after a compiled build, and none in a pure run."""
+def test_the_running_modules_match_the_last_build() -> None:
+    """All hot modules are compiled after a compiled build, and none in a pure run."""
     pure = os.environ.get("BRAIDMQ_PURE") == "1" or not setup.STATE_FILE.exists()
     expected = [] if pure else setup.read_state().modules
 
     assert expected == build.compiled_modules()
 
 
-def test_compiled_means_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program with one interpreted hot module is not called compiled."""
+def test_a_partly_compiled_program_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One interpreted hot module is enough."""
     monkeypatch.setattr(build, "hot_modules", lambda: ["a", "b"])
     monkeypatch.setattr(build, "compiled_modules", lambda: ["a"])
 
@@ -70,7 +70,7 @@ def test_compiled_means_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_program_without_hot_modules_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing compiled is not everything compiled."""
+    """An empty list of modules does not count as fully compiled."""
     monkeypatch.setattr(build, "hot_modules", list)
     monkeypatch.setattr(build, "compiled_modules", list)
 

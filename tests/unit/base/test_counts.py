@@ -1,4 +1,4 @@
-"""Numbers of things, in words."""
+"""Counts with the right singular or plural."""
 
 import pytest
 
@@ -6,9 +6,9 @@ from braidmq.base.counts import counted
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "expected"),
     [(0, "0 letters"), (1, "1 letter"), (7_795, "7,795 letters")],
 )
-def test_one_is_not_many(count: int, said: str) -> None:
-    """And thousands are readable."""
-    assert said == counted(count, "letter")
+def test_one_is_singular_and_other_counts_are_plural(count: int, expected: str) -> None:
+    """Thousands are separated by commas."""
+    assert expected == counted(count, "letter")

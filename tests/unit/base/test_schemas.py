@@ -1,4 +1,4 @@
-"""The built-in schemas, as the protocol's page describes them, and validation by any schema."""
+"""The built-in schemas, as the protocol page describes them, and validation by any schema."""
 
 import pytest
 
@@ -8,8 +8,8 @@ READING = b'{"celsius": 21.5, "timestamp_ms": 1, "sensor_id": "a"}'
 DEEP = 300 * b"[" + 300 * b"]"
 
 
-def test_the_built_in_schemas_require_what_the_page_says() -> None:
-    """All fields of readings; of commands only the action."""
+def test_the_built_in_schemas_require_the_documented_fields() -> None:
+    """Every field of a reading, but only the action of a command."""
     assert {
         "sensor.Temperature": ["celsius", "timestamp_ms", "sensor_id"],
         "sensor.Humidity": ["percent", "timestamp_ms", "sensor_id"],
@@ -28,22 +28,22 @@ def test_the_built_in_schemas_require_what_the_page_says() -> None:
         (DEEP, "the payload cannot be validated"),
     ],
 )
-def test_a_problem_names_the_place_and_no_value(payload: bytes, problem: str) -> None:
-    """Payloads may be secret, and errors are logged."""
+def test_a_problem_names_the_path_and_no_value(payload: bytes, problem: str) -> None:
+    """Payloads may be confidential, and errors are logged."""
     validator = compiled(BUILT_IN["sensor.Temperature"])
 
     assert problem == problem_with(payload, validator)
 
 
-def test_places_in_arrays_have_numbers() -> None:
-    """As in JSONPath."""
+def test_paths_into_arrays_have_indexes() -> None:
+    """They are written as in JSONPath."""
     numbers = compiled({"items": {"type": "integer"}})
 
     assert "$[1] breaks 'type'" == problem_with(b'[1, "x"]', numbers)
 
 
-def test_a_long_place_is_cut() -> None:
-    """A path can be as long as the keys of a payload."""
+def test_a_long_path_is_truncated() -> None:
+    """A path can be as long as a payload's keys."""
     texts = compiled({"additionalProperties": {"type": "string"}})
     problem = problem_with(b'{"' + 1000 * b"k" + b'": 1}', texts)
 
@@ -55,7 +55,7 @@ def test_a_long_place_is_cut() -> None:
     "json_schema",
     [{"type": "nonsense"}, {"pattern": "("}, {"$ref": "http://127.0.0.1:1/other"}],
 )
-def test_what_is_no_schema_is_an_error(json_schema: dict[str, object]) -> None:
-    """Also one that would have to be fetched."""
+def test_an_invalid_schema_is_an_error(json_schema: dict[str, object]) -> None:
+    """So is one that refers to a remote schema."""
     with pytest.raises(ValueError, match="is not a JSON Schema: "):
         compiled(json_schema)

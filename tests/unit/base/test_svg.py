@@ -1,30 +1,30 @@
-"""SVG as text: elements, escaped and named."""
+"""SVG as text: elements, attributes and escaping."""
 
 from xml.etree import ElementTree as ET
 
 from braidmq.base.svg import NAMESPACE, element, picture, text
 
 
-def test_attributes_are_named_as_svg_names_them() -> None:
-    """Keywords and hyphens are written with an underscore; numbers are short."""
+def test_attributes_get_their_svg_names() -> None:
+    """An underscore stands for a hyphen or follows a keyword; numbers are short."""
     drawn = element("line", class_="a", text_anchor="end", x1=1.0, y1=1 / 3)
 
     assert '<line class="a" text-anchor="end" x1="1" y1="0.33"/>' == drawn
 
 
 def test_text_and_attributes_are_escaped() -> None:
-    """Whatever a topic is called, it makes no tag."""
+    """No topic name can inject a tag."""
     drawn = text("<b>&", class_='"><script>')
 
     assert '<text class="&quot;&gt;&lt;script&gt;">&lt;b&gt;&amp;</text>' == drawn
 
 
-def test_a_picture_says_what_it_shows() -> None:
-    """To a screen reader, by its title and description."""
+def test_a_picture_describes_itself() -> None:
+    """A screen reader finds its title and description."""
     drawn = picture(
         10, 20.5, [element("rect")], name="a", title="x < y", description="d", standalone=True
     )
-    found = ET.fromstring(drawn)  # noqa: S314 - it is ours
+    found = ET.fromstring(drawn)  # noqa: S314 - our own output
 
     assert "0 0 10 20.5" == found.attrib["viewBox"]
     assert "a-title a-desc" == found.attrib["aria-labelledby"]
@@ -32,8 +32,8 @@ def test_a_picture_says_what_it_shows() -> None:
     assert ("x < y", f"{{{NAMESPACE}}}svg") == (found[0].text, found.tag)
 
 
-def test_a_picture_within_a_page_has_no_namespace() -> None:
-    """HTML knows its elements."""
+def test_an_inline_picture_has_no_namespace() -> None:
+    """HTML needs none."""
     drawn = picture(1, 1, [], name="a", title="t", description="d")
 
     assert "xmlns" not in drawn

@@ -1,19 +1,16 @@
-"""What tests of replays share: a queue of dead letters, and how many of them are sent back."""
+"""Shared by the replay tests: fill a dead-letter queue, and replay letters from it."""
 
 from braidmq.broker import dead_letters
 from braidmq.broker.delivery.queue import Queue
-from braidmq.broker.policy import Policy
 from braidmq.broker.topics import encode_headers
-from tests.unit.broker.drive import Drive
+from tests.unit.broker.drive import Drive, policy_of
 
 
-def buried(
+def make_dead_letters(
     drive: Drive, count: int, *, size: int = 1, priorities: int = 0, **given: int | str
 ) -> Queue:
-    """Return the queue of *count* committed dead letters of queue `q`."""
-    policy = Policy()
-    for name, value in given.items():
-        setattr(policy, name, value)
+    """Dead-letter *count* messages of queue `q`, and return its dead-letter queue."""
+    policy = policy_of(**given)
     queue = drive.declare("q", policy)
     for number in range(count):
         message = drive.message("q", b"%d" % number + bytes(size - 1))

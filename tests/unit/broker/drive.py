@@ -1,6 +1,6 @@
-"""Drives a real broker as the server does, over a log that is a list. It judges nothing.
+"""Drives a real broker as the server does, over a log that is a list. It asserts nothing.
 
-Time moves when a test says so; a crash keeps what was committed, and nothing else.
+Time moves only when a test moves it; a crash keeps only what was committed.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from braidmq.broker.delivery.channels import Channel, Delivery, Entry, Holder, P
 from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.broker.delivery.queue import Queue, QueueConsumer
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
-from braidmq.broker.policy import Policy
+from braidmq.broker.policy import Policy, Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import PRIORITY_NORMAL, Message, Pending, Topic, encode_headers
 
@@ -39,7 +39,7 @@ def message_of(
     timestamp_us: int = 1,
     block: bytes = b"",
 ) -> Message:
-    """A durable message for `records` to encode: what it says of its topic is in *body*."""
+    """Return a durable message for `records` to encode; *body* holds its topic name."""
     message = Message(Topic(""), 1, body)
     message.priority, message.origin = priority, origin
     message.timestamp_us, message.headers = timestamp_us, block
@@ -47,15 +47,40 @@ def message_of(
 
 
 def peer_of(name: str) -> Peer:
-    """Return a new connection of *name*, with room for whatever comes."""
+    """Return a new connection of principal *name*, with room for any delivery."""
     peer = Peer()
     peer.principal = Principal(name, publish=["*"], subscribe=["*"])
     peer.room_bytes = ROOM_BYTES
     return peer
 
 
+def policy_of(**given: int | bool | str) -> Policy:
+    """Return the default policy with some values changed."""
+    policy = Policy()
+    for name, value in given.items():
+        assert hasattr(policy, name)
+        setattr(policy, name, value)
+    return policy
+
+
+def subscription_at(subscription_id: int) -> Subscription:
+    """Return a durable subscription that starts at a record id, outside of any broker."""
+    subscription = Subscription(Topic("a"), 1, "ada", Rules(Settings()))
+    subscription.begin(subscription_id)
+    return subscription
+
+
+def replayed(*log: bytes) -> Broker:
+    """Return a broker recovered from these records alone."""
+    broker = Broker(Settings())
+    for record_id, record in enumerate(log, 1):
+        state.replay(broker, record_id, record)
+    state.recovered(broker, len(log) + 1, START_US)
+    return broker
+
+
 class MemoryLog:
-    """What is committed: record i has id i + 1; and the snapshots of it."""
+    """The committed records (index i has id i + 1) and their snapshots."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
@@ -63,7 +88,7 @@ class MemoryLog:
         self.reads: list[ReadRequest] = []
 
     def read(self, request: ReadRequest) -> tuple[list[tuple[int, bytes]], int]:
-        """Answer as a real log does: at least one record when there is one, then the bounds."""
+        """Answer as a real log does: the first match always, more within the limits."""
         self.reads.append(request)
         found: list[tuple[int, bytes]] = []
         size = 0
@@ -85,7 +110,7 @@ class MemoryLog:
 
 
 class Drive:
-    """A broker, its log, a clock, and what is on its way between them."""
+    """A broker, its log, a clock, and the batches and reads in progress."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -97,7 +122,7 @@ class Drive:
         self.broker = Broker(self.settings)
         self.restart()
 
-    # Verbs.
+    # Operations.
 
     def topic(self, name: str) -> Topic:
         topic = self.broker.topics.get(name)
@@ -108,16 +133,16 @@ class Drive:
         return Message(self.topic(topic), qos, body_of(topic, payload))
 
     def publish_once(self, message: Message, dedup_id: str) -> int:
-        """Publish unless it is a repeat, as the strands do; return the id it has in the log."""
+        """Publish unless it is a duplicate, as the strands do; return its id in the log."""
         broker, topic = self.broker, message.topic.name
         known = broker.dedup.find(topic, dedup_id, self.now_us)
         if known != NEW:
             broker.stats.duplicates += 1
             return known
         message.headers += encode_headers({HEADER: dedup_id})
-        given = broker.publish(message, self.now_us)
-        broker.dedup.remember(topic, dedup_id, given, self.now_us)
-        return given
+        message_id = broker.publish(message, self.now_us)
+        broker.dedup.remember(topic, dedup_id, message_id, self.now_us)
+        return message_id
 
     def publish(
         self,
@@ -134,7 +159,7 @@ class Drive:
         return self.broker.publish(message, self.now_us)
 
     def declare(self, name: str, policy: Policy | None = None) -> Queue:
-        """Make a queue, committed."""
+        """Declare a queue and commit it."""
         declared = policy or self.broker.queues.new_policy(name)
         queue = self.broker.queues.declare(self.topic(name), declared, self.now_us)
         self.commit()
@@ -146,7 +171,7 @@ class Drive:
     def join(
         self, queue: Queue, prefetch: int = 100, *, name: str = "ada", peer: Peer | None = None
     ) -> QueueConsumer:
-        """Consume a queue, and have its backlog read."""
+        """Add a consumer to a queue, and read the queue's backlog."""
         queues = self.broker.queues
         consumer = queues.join(peer or peer_of(name), queue, prefetch)
         queues.pump(queue, self.now_us)
@@ -158,11 +183,11 @@ class Drive:
         self.broker.queues.leave(consumer, self.now_us, counted=counted)
 
     def taken(self, consumer: QueueConsumer) -> list[Entry]:
-        """Take what was pushed to a queue's consumer, and is to be acknowledged."""
+        """Take the entries pushed to a queue's consumer that need an acknowledgement."""
         return [d.entry for d in self.pushed(consumer) if d.entry is not None]
 
     def ack_all(self, consumer: QueueConsumer) -> list[int]:
-        """Acknowledge what was pushed until nothing more comes; return the ids."""
+        """Acknowledge every delivery until none is left; return the ids."""
         ids: list[int] = []
         while entries := self.taken(consumer):
             for entry in entries:
@@ -180,9 +205,9 @@ class Drive:
         self, topic: str, *, qos: int = 1, name: str = "ada", peer: Peer | None = None
     ) -> Consumer:
         peer = peer or peer_of(name)
-        given = self.broker.subscribe(peer, self.topic(topic), qos, self.now_us)
+        subscription_id = self.broker.subscribe(peer, self.topic(topic), qos, self.now_us)
         self.commit()
-        return self.attach(given, peer=peer)
+        return self.attach(subscription_id, peer=peer)
 
     def attach(self, subscription_id: int, *, peer: Peer | None = None) -> Consumer:
         consumer = self.broker.subscriptions.attach(peer or peer_of("ada"), subscription_id)
@@ -190,7 +215,7 @@ class Drive:
         return consumer
 
     def poll(self, consumer: Consumer) -> Delivery | None:
-        """Poll, and wait for the log when the broker does; the deliveries are taken."""
+        """Poll, reading the log when the broker waits for it; take the delivery."""
         while (outcome := self.broker.poll(consumer, CORRELATION_ID, self.now_us)) == WAIT:
             self.serve_reads()
             assert consumer.peer in self.broker.take_touched()
@@ -199,7 +224,7 @@ class Drive:
         return taken[0] if taken else None
 
     def poll_id(self, consumer: Consumer) -> int:
-        """Return the id of the message that a poll gives, or 0."""
+        """Poll, and return the delivered message's id, or 0."""
         delivery = self.poll(consumer)
         return 0 if delivery is None else delivery.message.id
 
@@ -207,12 +232,12 @@ class Drive:
         return [self.poll_id(consumer) for _ in range(count)]
 
     def credit(self, consumer: Consumer, count: int) -> list[int]:
-        """Give credit; return the ids of what was pushed."""
+        """Give credit; return the ids of the pushed messages."""
         self.broker.credit(consumer, count, CORRELATION_ID, self.now_us)
         return self.pushed_ids(consumer)
 
     def pushed(self, consumer: Holder) -> list[Delivery]:
-        """Take what was pushed to the consumer's peer, as if it were sent at once."""
+        """Take the deliveries pushed to the consumer's peer, as if it had sent them."""
         taken = consumer.peer.deliveries
         consumer.peer.deliveries = []
         return taken
@@ -220,8 +245,12 @@ class Drive:
     def pushed_ids(self, consumer: Holder) -> list[int]:
         return [delivery.message.id for delivery in self.pushed(consumer)]
 
+    def pushed_to(self, *consumers: Holder) -> list[list[int]]:
+        """Return the ids pushed to each consumer."""
+        return [self.pushed_ids(consumer) for consumer in consumers]
+
     def ack(self, consumer: Consumer, tag: int) -> int:
-        """Acknowledge, and wait for the log when the broker does."""
+        """Acknowledge, reading the log when the broker waits for it."""
         while (outcome := self.broker.acknowledge(consumer, tag, self.now_us)) == WAIT:
             self.serve_reads()
         return outcome
@@ -235,13 +264,13 @@ class Drive:
     # The log.
 
     def append(self) -> list[bytes]:
-        """Let the writer take what has accumulated, unless it is at work."""
+        """Let the writer take the pending records, unless it has a batch already."""
         if self.batch is None:
             self.batch = self.broker.take_records()
         return self.batch
 
     def commit(self) -> None:
-        """Commit all that was accepted, and read back what is wanted."""
+        """Commit everything accepted, and answer the broker's reads."""
         self.broker.barrier()
         while self.batch is not None or self.broker.wants_commit():
             self.commit_batch()
@@ -257,14 +286,14 @@ class Drive:
             self.awaited_snapshot = None
 
     def refuse(self) -> list[Pending]:
-        """Refuse the batch and all behind it, as a full disk does."""
+        """Refuse the batch and everything after it, as a full disk does."""
         self.append()
         self.batch = None
         self.awaited_snapshot = None
         return self.broker.refused(len(self.log.records) + 1, FULL, self.now_us)
 
     def serve_reads(self) -> None:
-        """Answer reads until no more are wanted."""
+        """Answer reads until the broker asks for no more."""
         self.requests += self.broker.take_reads(self.now_us)
         while self.requests:
             self.serve_one_read()
@@ -276,14 +305,14 @@ class Drive:
         self.broker.supply(request, found, reached_id, self.now_us)
 
     def snapshot(self) -> None:
-        """Take a snapshot, to be kept once everything in it is committed."""
+        """Take a snapshot; it is stored once everything in it is committed."""
         self.awaited_snapshot = state.snapshot(self.broker, self.now_us)
         if self.awaited_snapshot[0] <= self.broker.committed_id:
             self.log.snapshots.append(self.awaited_snapshot)
             self.awaited_snapshot = None
 
     def restart(self) -> None:
-        """Crash, and begin anew with what was committed."""
+        """Crash, and restart from what was committed."""
         self.batch = None
         self.requests = []
         self.awaited_snapshot = None
@@ -310,7 +339,7 @@ class Drive:
             self.tick()
         self.now_us = until_us
 
-    # What is there.
+    # Inspection.
 
     def subscription(self, subscription_id: int) -> Subscription:
         return self.broker.subscriptions.by_id[subscription_id]

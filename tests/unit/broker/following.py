@@ -1,4 +1,4 @@
-"""Peers that follow topics, for the tests of followers. It judges nothing."""
+"""Peers that follow topics, for the follower tests. It asserts nothing."""
 
 from typing import Final
 
@@ -7,15 +7,20 @@ from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.marks import mark
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message
-from tests.unit.broker.drive import Drive, S, peer_of
+from tests.unit.broker.drive import ROOM_BYTES, Drive, S, peer_of
 
 KEY: Final = bytes(range(1, 33))
 OTHER_KEY: Final = bytes(range(101, 133))
 SENDER: Final = bytes(range(201, 233))
 BOX: Final = bytes(range(128, 168))
-"""As long as the box of nothing, and no JSON."""
+"""As long as a box with an empty payload, and not JSON."""
 
 OFFLINE_US: Final = 60 * S
+
+
+def payloads(count: int) -> list[bytes]:
+    """Return the payloads that `Drive.publish_many` publishes."""
+    return [b"%d" % number for number in range(count)]
 
 
 def id_of(key: bytes) -> bytes:
@@ -23,14 +28,14 @@ def id_of(key: bytes) -> bytes:
 
 
 def offline_drive() -> Drive:
-    """Return a broker whose followers are kept while they are away."""
+    """Return a broker that keeps followers while they are offline."""
     return Drive(Settings(offline_us=OFFLINE_US))
 
 
 def follow(
     drive: Drive, topic: str, key: bytes = KEY, *, peer: Peer | None = None, name: str = "ada"
 ) -> Peer:
-    """Follow a topic, committed, and have what was missed read back."""
+    """Follow a topic, commit, and read back the messages missed offline."""
     peer = peer or peer_of(name)
     drive.broker.followers.follow(peer, drive.topic(topic), key, drive.now_us)
     drive.commit()
@@ -44,7 +49,7 @@ def follower_of(peer: Peer, topic: str = "a") -> Follower:
 def qumbed(
     drive: Drive, topic: str, payload: bytes = b"x", *, to: bytes = b"", sender: bytes = b""
 ) -> Message:
-    """Publish as a Qumbed publisher does, for the key *to* only if there is one."""
+    """Publish as a Qumbed publisher does, only for the key *to* if one is given."""
     message = drive.message(topic, payload)
     mark(message, schema_id="", recipient_key_id=id_of(to), sender_public_key=sender)
     drive.broker.publish(message, drive.now_us)
@@ -52,17 +57,25 @@ def qumbed(
 
 
 def take(peer: Peer) -> list[bytes]:
-    """Take the payloads of all that was pushed, as if it were sent at once."""
+    """Take the payloads of all deliveries, as if they had been sent."""
     taken = peer.deliveries
     peer.deliveries = []
     return [delivery.message.payload for delivery in taken]
 
 
 def give_room(drive: Drive, peer: Peer, room_bytes: int) -> None:
-    """Let a peer have room again, and have the log read as long as some is left."""
+    """Set a peer's room, resume it, and answer the reads that follow."""
     peer.room_bytes = room_bytes
     drive.broker.resume(peer, drive.now_us)
     drive.serve_reads()
+
+
+def fall_behind(drive: Drive, peer: Peer, count: int, *, room_bytes: int = 0) -> None:
+    """Publish to topic `a` beyond the peer's room, then give it room: a read is due."""
+    peer.room_bytes = room_bytes
+    drive.publish_many("a", count)
+    peer.room_bytes = ROOM_BYTES
+    drive.broker.resume(peer, drive.now_us)
 
 
 def leave(drive: Drive, peer: Peer) -> None:

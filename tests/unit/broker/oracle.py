@@ -1,7 +1,7 @@
-"""The rules of delivery as sets and dicts, for the model test to hold the broker to.
+"""The delivery rules as sets and dicts, which the model test checks the broker against.
 
-It knows nothing of windows that are filled ahead, cursors, heaps or lanes: a message is waiting
-as long as nothing has ended it.
+It knows nothing of prefetch windows, cursors, heaps or lanes: a message waits until it is
+settled.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Known:
 
 @dataclass
 class Sub:
-    """A subscription: what it has ended, how often it tried, who holds what until when."""
+    """A subscription: settled messages, delivery attempts, and who holds what until when."""
 
     id: int
     topic: str
@@ -49,8 +49,8 @@ class Oracle:
         self.rules = rules
         self.now_us = now_us
         self.committed_id = 0
-        self.messages: dict[int, Known] = {}  # accepted durable ones
-        self.subs: dict[int, Sub] = {}  # those that are not committed as well
+        self.messages: dict[int, Known] = {}  # accepted and durable
+        self.subs: dict[int, Sub] = {}  # including the uncommitted
         self.ever: dict[int, Sub] = {}
         self.letters: dict[int, tuple[int, int]] = {}  # id: the subscription, the message
         self.durable: Checkpoint = (0, {})
@@ -63,13 +63,13 @@ class Oracle:
         self.acknowledged = 0
 
     def checkpoint(self) -> Checkpoint:
-        """Return all that the broker could tell a restart now."""
+        """Return everything that the broker could recover after a restart now."""
         self.checkpoints += 1
         kept = {s.id: (set(s.settled), dict(s.attempts)) for s in self.subs.values() if s.qos}
         return self.checkpoints, kept
 
     def alive(self, sub: Sub) -> list[int]:
-        """Return what is committed for *sub* and not ended by anything."""
+        """Return the committed messages of *sub* that are neither settled nor expired."""
         return [
             message_id
             for message_id, message in sorted(self.messages.items())
@@ -80,13 +80,13 @@ class Oracle:
         ]
 
     def doomed(self, sub: Sub) -> list[int]:
-        """Return what waits for its dead letter."""
+        """Return the messages that wait to be dead-lettered."""
         return [i for i in self.alive(sub) if i not in sub.held and self._is_spent(sub, i)]
 
     def parked(self, sub: Sub) -> int:
-        """Return how many at most keep a place while the log refuses their dead letter.
+        """Return how many messages at most keep a place while the log refuses dead letters.
 
-        One that expires is noticed when its next timer ends.
+        The broker notices that one has expired when its next timer ends.
         """
         since_us = self.now_us - self.rules.retry_backoff_us
         expired = [
@@ -105,7 +105,7 @@ class Oracle:
         return sub.is_limited and 0 < tried == self.rules.max_retries - 1
 
     def next_durable(self, sub: Sub, peer: Peer, up_to: int) -> int:
-        """Return what *peer* must get next of the messages up to an id, or 0."""
+        """Return the message up to id *up_to* that *peer* must get next, or 0."""
         own = [message_id for message_id, (holder, _) in sub.held.items() if holder is peer]
         alone = self.rules.max_retries > 1 and any(self._is_spent(sub, i) for i in own)
         if sub.qos == 0 or alone or len(sub.held) >= self.rules.window:
@@ -122,7 +122,7 @@ class Oracle:
         return fresh[0] if fresh and not last_chance else 0
 
     def allows(self, sub: Sub, peer: Peer, delivery: Delivery, loaded_id: int) -> bool:
-        """Say whether *delivery* may be the next; after a restart the log is read in pieces."""
+        """Say whether *delivery* may come next; after a restart the log is read in parts."""
         if delivery.qos == 0:
             return [delivery.message.payload] == sub.volatile[:1]
         due = {self.next_durable(sub, peer, up_to) for up_to in (loaded_id, self.committed_id)}
@@ -166,7 +166,7 @@ class Oracle:
         self.acknowledged += 1
 
     def take_back(self, from_id: int) -> None:
-        """Undo what was refused, or what a crash has lost."""
+        """Undo what the log refused or a crash lost."""
         for letter_id, (sub_id, message_id) in list(self.letters.items()):
             if letter_id >= from_id:
                 del self.letters[letter_id]

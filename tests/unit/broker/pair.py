@@ -1,6 +1,6 @@
-"""The broker and the oracle side by side: kept in step, and compared. It chooses nothing.
+"""The broker and the oracle side by side: kept in step and compared. It chooses no steps.
 
-Connections are on one subscription each, so that a delivery says whose it is.
+Each connection has one subscription, so that a delivery identifies its subscription.
 """
 
 from typing import Final
@@ -29,8 +29,8 @@ class Pair(RuleBasedStateMachine):
         self.consumers: list[Consumer] = []
         self.credits: dict[Consumer, int] = {}
         self.taken: Checkpoint | None = None
-        self.pictured: tuple[Checkpoint, dict[int, int]] | None = None
-        self.refusing_us = 0  # the latest time at which the log refused
+        self.snapshotted: tuple[Checkpoint, dict[int, int]] | None = None
+        self.refusing_us = 0  # the last time at which the log refused
         self.serial = 0
 
     # Choosing.
@@ -39,7 +39,7 @@ class Pair(RuleBasedStateMachine):
         return [s for s in self.oracle.subs.values() if s.id <= self.oracle.committed_id]
 
     def consumer(self, data: st.DataObject) -> Consumer | None:
-        """Choose a connection, or make one; None when there is no subscription."""
+        """Choose a connection or open one; None when there is no subscription."""
         choices: list[Consumer | Sub] = [*self.consumers, *self.started()]
         if not choices:
             return None
@@ -63,7 +63,7 @@ class Pair(RuleBasedStateMachine):
             if credit:
                 self.use(consumer)
 
-    # Keeping up.
+    # Keeping in step.
 
     def use(self, consumer: Consumer) -> Sub:
         sub = self.sub_of(consumer)
@@ -90,7 +90,7 @@ class Pair(RuleBasedStateMachine):
             self.drive.requests += self.drive.broker.take_reads(self.drive.now_us)
 
     def absorb(self) -> None:
-        """Tell the oracle of every delivery that it can agree to, until it can to none."""
+        """Pass deliveries to the oracle for as long as it accepts any."""
         agreed = True
         while agreed:
             agreed = False
@@ -109,22 +109,22 @@ class Pair(RuleBasedStateMachine):
         self.credits[consumer] -= 1
         return True
 
-    # Judging.
+    # Checking.
 
     def check_letter(self, letter_id: int, letter: records.StoredMessage) -> None:
-        """A dead letter comes after the last allowed delivery, once, and says what it was."""
+        """A dead letter follows the last allowed delivery, once, and describes its message."""
         end = (letter.settles_subscription, letter.settles_id)
         assert end not in self.oracle.letters.values()
         message = self.oracle.messages[letter.settles_id]
         topic = dead_letters.topic_for(message.topic)
         payload = letter.body[2 + len(topic) :]
-        told = decode_headers(letter.headers)
+        headers = decode_headers(letter.headers)
         assert (topic, message.payload) == (letter.topic, payload)
         assert {
             "deathReason": "maxRetries",
             "deathQueue": message.topic,
             "deathAttempts": str(self.limits.max_retries),
-        } == told
+        } == headers
         self.oracle.letters[letter_id] = end
         self.oracle.messages[letter_id] = Known(topic, payload)
         sub = self.oracle.subs.get(letter.settles_subscription)
@@ -146,7 +146,7 @@ class Pair(RuleBasedStateMachine):
     def check_is_empty(self, consumer: Consumer) -> None:
         sub = self.sub_of(consumer)
         due = self.oracle.next_durable(sub, consumer.peer, self.oracle.committed_id)
-        # Messages whose dead letter the log refuses keep their place in the window.
+        # Messages whose dead letters the log refuses keep their place in the window.
         is_full = len(sub.held) + self.oracle.parked(sub) >= self.limits.window
         assert due == 0 or (is_full and due not in sub.attempts)
         assert [] == sub.volatile
@@ -157,30 +157,30 @@ class Pair(RuleBasedStateMachine):
             assert [] == consumer.peer.deliveries
             assert self.credits[consumer] == consumer.credit
 
-    def nobody_waits_who_need_not(self) -> None:
-        """Whoever has credit and room has all there is, unless the log is being read."""
+    def no_consumer_waits_needlessly(self) -> None:
+        """A consumer with credit and room has every message, unless the log is being read."""
         for consumer in self.consumers:
             if consumer.credit and consumer.peer.room_bytes > 0:
                 if self.oracle.has_expired_open(self.sub_of(consumer)):
-                    # Nothing wakes the broker at the moment at which a message expires.
+                    # Nothing wakes the broker when a message expires.
                     self.drive.broker.resume(consumer.peer, self.drive.now_us)
                     self.absorb()
                 if consumer.credit and not consumer.subscription.position.reading:
                     self.check_is_empty(consumer)
 
-    def the_broker_holds_what_it_says(self) -> None:
+    def held_bytes_are_counted_exactly(self) -> None:
         broker = self.drive.broker
         held_bytes = 0
         for subscription in broker.subscriptions.by_id.values():
             assert len(subscription.ready) <= self.limits.window
             assert len(subscription.volatile) <= self.limits.window
             assert subscription.in_flight.count <= self.limits.window
-            # Dead letters that the log refused come back to where others are by now.
+            # Refused dead letters come back to a window that has filled up meanwhile.
             parked = self.oracle.parked(self.oracle.subs[subscription.id])
             assert len(subscription.in_flight) <= self.limits.window + parked
             assert bytes_of(subscription) == subscription.held_bytes
             held_bytes += subscription.held_bytes
-        # Dead letters have a queue, and what is published to it in memory waits there.
+        # Dead letters have a queue, where memory-only publishes wait.
         held_bytes += sum(channel.held_bytes for channel in broker.queues.all_channels())
         assert held_bytes == broker.dispatch.windows.held_bytes
         assert {s.id for s in self.started()} == set(broker.subscriptions.by_id)

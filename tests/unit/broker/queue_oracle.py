@@ -1,7 +1,7 @@
-"""The rules of queues as sets and dicts, for the model test to hold the broker to.
+"""The queue rules as sets and dicts, which the model test checks the broker against.
 
-It knows nothing of lanes, cursors, heaps or windows: a message waits as long as nothing has
-ended it. Competing consumers share one `View`; each subscriber of a fan-out has its own.
+It knows nothing of lane positions, cursors, heaps or windows: a message waits until it is
+settled. Competing consumers share one `View`; each subscriber of a fan-out has its own.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from braidmq.broker.policy import (
 from braidmq.broker.settings import Settings
 
 Cause = tuple[str, int]
-"""How a message ended, and which letter or which subscriber's word it was."""
+"""How a message ended, and which dead letter or which subscriber's view ended it."""
 
 
 @dataclass
@@ -32,15 +32,15 @@ class Known:
 
 @dataclass
 class View:
-    """What some consumers share: what they have to end, and who holds what."""
+    """The messages that some consumers share: what is open, and who holds what."""
 
     number: int
     open: set[int] = field(default_factory=set)
-    ever: set[int] = field(default_factory=set)  # all that was its business
-    attempts: dict[int, int] = field(default_factory=dict)  # of what was handed out
-    held: dict[int, tuple[QueueConsumer, int]] = field(default_factory=dict)  # and until when
-    aside: dict[int, int] = field(default_factory=dict)  # with nobody, until when
-    is_exact: bool = True  # the broker can count it without having read it
+    ever: set[int] = field(default_factory=set)  # every message that was ever open here
+    attempts: dict[int, int] = field(default_factory=dict)  # of delivered messages
+    held: dict[int, tuple[QueueConsumer, int]] = field(default_factory=dict)  # holder, until
+    aside: dict[int, int] = field(default_factory=dict)  # with no consumer, until
+    is_exact: bool = True  # the broker can count it without reading it
 
     def waiting(self) -> int:
         return len(self.open) - len(self.held)
@@ -50,8 +50,8 @@ class View:
 
 
 @dataclass
-class Picture:
-    """All that the broker could tell a restart at one moment."""
+class Checkpoint:
+    """Everything that the broker could recover if it restarted at one moment."""
 
     number: int
     ends: dict[int, set[Cause]]
@@ -67,17 +67,17 @@ class QueueOracle:
         self.now_us = now_us
         self.queue_id = 0
         self.committed_id = 0
-        self.messages: dict[int, Known] = {}  # accepted durable ones
-        self.pending: list[int] = []  # of them, those that are not committed
+        self.messages: dict[int, Known] = {}  # accepted and durable
+        self.pending: list[int] = []  # of those, the uncommitted
         self.ends: dict[int, set[Cause]] = {}
-        self.letters: dict[int, tuple[View, int]] = {}  # of pending dead letters, by their ids
-        self.peak: dict[int, int] = {}  # how often one consumer was given it at most
+        self.letters: dict[int, tuple[View, int]] = {}  # pending dead letters by id
+        self.peak: dict[int, int] = {}  # the most attempts in any view
         self.volatile: dict[int, list[bytes]] = {lane: [] for lane in (3, 2, 1, 0)}
         self.views: dict[QueueConsumer, View] = {}
         self.numbers = 0
         self.shared = self.new_view()
-        self.durable = Picture(0, {}, {})
-        self.pictures = 0
+        self.durable = Checkpoint(0, {}, {})
+        self.checkpoints = 0
 
     @property
     def is_fan_out(self) -> bool:
@@ -93,15 +93,15 @@ class QueueOracle:
     def all_views(self) -> list[View]:
         return list(self.views.values()) if self.is_fan_out else [self.shared]
 
-    def picture(self) -> Picture:
-        self.pictures += 1
+    def checkpoint(self) -> Checkpoint:
+        self.checkpoints += 1
         ends = {i: set(causes) for i, causes in self.ends.items() if causes}
-        return Picture(self.pictures, ends, dict(self.shared.attempts))
+        return Checkpoint(self.checkpoints, ends, dict(self.shared.attempts))
 
-    # What there is.
+    # State.
 
     def unsettled(self) -> set[int]:
-        """Return what is committed and has no end yet."""
+        """Return the committed messages that have not ended yet."""
         return {
             i
             for i in self.messages
@@ -136,7 +136,7 @@ class QueueOracle:
     def lane_for(self, priority: int) -> int:
         return priority if self.policy.mode == PRIORITY_BASED else 0
 
-    # What may happen.
+    # Rules.
 
     def next_for(self, consumer: QueueConsumer, loaded: dict[int, int] | None) -> int:
         """Return what the consumer must get next of what is *loaded* (None: all), or 0."""
@@ -163,7 +163,7 @@ class QueueOracle:
         return 0
 
     def free(self, view: View) -> list[int]:
-        """Return what is with nobody and may be delivered, oldest first."""
+        """Return the deliverable messages that no consumer holds, oldest first."""
         return [
             i
             for i in sorted(view.open)
@@ -177,7 +177,7 @@ class QueueOracle:
         return 0 < view.attempts.get(message_id, 0) == self.policy.max_attempts - 1
 
     def doomed(self, view: View, loaded: dict[int, int]) -> list[int]:
-        """Return what was tried as often as is allowed, and is with nobody."""
+        """Return the messages that are out of attempts and that no consumer holds."""
         return [
             i
             for i in sorted(view.open)
@@ -187,7 +187,7 @@ class QueueOracle:
             and i <= loaded[self.lane_of(i)]
         ]
 
-    # What happens.
+    # Events.
 
     def commit(self, message_id: int) -> None:
         self.pending.remove(message_id)
@@ -226,7 +226,7 @@ class QueueOracle:
             self.give_back(view, [i for i, due in view.aside.items() if due <= self.now_us])
 
     def join(self, consumer: QueueConsumer) -> None:
-        """A new subscriber has all that nobody has acknowledged and nobody else has to."""
+        """Give a new subscriber the messages not acknowledged and in no other view."""
         if not self.is_fan_out:
             self.views[consumer] = self.shared
             return
@@ -258,16 +258,16 @@ class QueueOracle:
         self.volatile = {lane: [] for lane in (3, 2, 1, 0)}
 
     def volatile_lane(self, *, highest: bool) -> int:
-        """Return which priority of memory-only messages goes first, or -1."""
+        """Return the highest or lowest priority with a memory-only message, or -1."""
         lanes = [lane for lane, waiting in self.volatile.items() if waiting]
         return (max(lanes) if highest else min(lanes)) if lanes else -1
 
     def oldest_waiting(self, view: View) -> int:
-        """Return what goes first when there is too much: the oldest of the lowest priority."""
+        """Return what is dropped first on overflow: the oldest of the lowest priority."""
         return min(view.open - view.held.keys(), key=lambda i: (self.lane_of(i), i))
 
     def take_back(self, from_id: int) -> None:
-        """Undo what was refused, or what a crash has lost."""
+        """Undo what the log refused or a crash lost."""
         for letter_id, (view, message_id) in list(self.letters.items()):
             if letter_id >= from_id:
                 del self.letters[letter_id]

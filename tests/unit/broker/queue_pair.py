@@ -1,6 +1,6 @@
-"""A queue of the broker and its oracle side by side: kept in step, and compared.
+"""A queue of the broker and its oracle side by side: kept in step and compared.
 
-It chooses nothing. Each connection consumes the one queue there is.
+It chooses no steps. Every connection consumes the one queue.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from braidmq.broker.policy import DROP_OLDEST, FAN_OUT_WITHOUT_ACK, Policy
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import decode_headers
 from tests.unit.broker.drive import Drive
-from tests.unit.broker.queue_oracle import Picture, QueueOracle, View
+from tests.unit.broker.queue_oracle import Checkpoint, QueueOracle, View
 
 NAME: Final = "q"
 LETTERS: Final = "dlq.q"
@@ -30,9 +30,9 @@ class QueuePair(RuleBasedStateMachine):
         self.drive = Drive(limits)
         self.serial = 0
         self.rejected: set[int] = set()
-        self.given: list[Entry] = []
-        self.taken: Picture | None = None
-        self.pictured: Picture | None = None
+        self.entries: list[Entry] = []
+        self.taken: Checkpoint | None = None
+        self.snapshotted: Checkpoint | None = None
         self.heard: dict[QueueConsumer, list[bytes]] = {}
         self.declare(policy)
 
@@ -59,10 +59,10 @@ class QueuePair(RuleBasedStateMachine):
     def refuses(self) -> bool:
         return bool(self.drive.broker.refusal)
 
-    # Keeping up.
+    # Keeping in step.
 
     def sync(self, *, drops_first: bool = False) -> None:
-        """Tell the oracle what the broker did by itself, and ask whether it was right."""
+        """Tell the oracle what the broker did on its own, and check that it was right."""
         letters = self.learn_of_letters()
         self.learn_of_ends()
         if drops_first:
@@ -72,7 +72,7 @@ class QueuePair(RuleBasedStateMachine):
             self.learn_of_drops(letters)
 
     def loaded(self, view: View) -> dict[int, int]:
-        """Return up to which id each lane is in memory."""
+        """Return the id up to which each lane is in memory."""
         if self.oracle.is_fan_out:
             subscription = self.subscription_of(view)
             return dict.fromkeys(range(4), subscription.position.cursor)
@@ -80,20 +80,20 @@ class QueuePair(RuleBasedStateMachine):
         return {n: lanes[n if len(lanes) > 1 else 0].position.cursor for n in range(4)}
 
     def learn_of_letters(self) -> int:
-        """Each new dead letter says why, and is right; return how many there are."""
+        """Check the reason of each new dead letter; return how many are new."""
         oracle = self.oracle
         known = len(oracle.letters)
         for item in self.drive.broker.outgoing.pending():
             if not isinstance(item, Buried) or item.id in oracle.letters:
                 continue
             view = self.view_of(item.entry)
-            told = decode_headers(item.letter.headers)
-            reason = told[dead_letters.REASON_HEADER]
+            headers = decode_headers(item.letter.headers)
+            reason = headers[dead_letters.REASON_HEADER]
             message_id = item.entry.id
             attempts = view.attempts.get(message_id, 0)
             assert message_id in view.open
             assert message_id not in view.held
-            assert str(attempts) == told[dead_letters.ATTEMPTS_HEADER]
+            assert str(attempts) == headers[dead_letters.ATTEMPTS_HEADER]
             assert oracle.messages[message_id].payload == item.letter.payload
             if reason == dead_letters.EXPIRED:
                 assert oracle.is_expired(message_id)
@@ -107,7 +107,7 @@ class QueuePair(RuleBasedStateMachine):
         return len(oracle.letters) - known
 
     def learn_of_ends(self) -> None:
-        """Without dead letters, all that is given up on ends at once, and is counted."""
+        """Without dead letters, a message out of attempts ends at once and is counted."""
         ended = self.ended_without_letter() - self.ended_seen
         self.ended_seen += ended
         if self.policy.dead_letters:
@@ -120,9 +120,9 @@ class QueuePair(RuleBasedStateMachine):
         assert 0 == ended
 
     def learn_of_drops(self, letters: int) -> None:
-        """The oldest go, only as many as are too many, and each is counted.
+        """The broker drops the oldest, no more than exceed the limit, and counts each.
 
-        What became a dead letter in the same turn may have been there a moment before.
+        A message dead-lettered in the same turn may have counted as waiting just before.
         """
         dropped = self.drive.broker.stats.dropped.overflow - self.dropped_seen
         self.dropped_seen += dropped
@@ -143,7 +143,7 @@ class QueuePair(RuleBasedStateMachine):
                 left = sum(waiting_in(s) for s in subscriptions) + self.unabsorbed(view)
                 dropped -= self.drop(view, view.waiting() - left, letters)
         for view in oracle.all_views():
-            if not view.is_exact:  # there is one at most
+            if not view.is_exact:  # at most one
                 dropped -= self.drop(view, dropped, letters)
         assert 0 == dropped
 
@@ -154,7 +154,7 @@ class QueuePair(RuleBasedStateMachine):
         return max(0, count)
 
     def unabsorbed(self, view: View) -> int:
-        """Return how many deliveries the oracle has not heard of yet."""
+        """Return how many deliveries the oracle does not know of yet."""
         deliveries = [
             d
             for c in self.consumers
@@ -168,7 +168,7 @@ class QueuePair(RuleBasedStateMachine):
         return self.channel_of(found)
 
     def channel_of(self, consumer: QueueConsumer) -> BrokersView | Ledger:
-        """Return where what a fan-out's consumer is to get waits, if anything waits."""
+        """Return the channel in which a fan-out consumer's messages wait."""
         channel = consumer.view or self.queue.ledger
         assert channel is not None
         return channel
@@ -179,7 +179,7 @@ class QueuePair(RuleBasedStateMachine):
         return next(v for c, v in self.oracle.views.items() if c.view is entry.channel)
 
     def absorb(self) -> None:
-        """Tell the oracle of every delivery that it can agree to, until it can to none."""
+        """Pass deliveries to the oracle for as long as it accepts any."""
         agreed = True
         while agreed:
             agreed = False
@@ -201,8 +201,8 @@ class QueuePair(RuleBasedStateMachine):
         self.oracle.deliver(consumer, entry.id)
         assert self.oracle.messages[entry.id].payload == delivery.message.payload
         assert self.oracle.view_of(consumer).attempts[entry.id] == entry.attempts
-        if entry not in self.given:
-            self.given.append(entry)
+        if entry not in self.entries:
+            self.entries.append(entry)
         return True
 
     def allows(self, consumer: QueueConsumer, delivery: Delivery) -> bool:
@@ -232,7 +232,7 @@ class QueuePair(RuleBasedStateMachine):
         )
 
     def expect_broadcast(self, payload: bytes) -> None:
-        """Without acknowledgement, each who is there and has room gets it, once."""
+        """Without acknowledgements, every connected consumer with room gets it once."""
         if self.policy.mode == FAN_OUT_WITHOUT_ACK:
             for consumer in self.consumers:
                 if consumer.peer.room_bytes > 0:
@@ -241,13 +241,15 @@ class QueuePair(RuleBasedStateMachine):
                     self.dropped_seen += 1
 
     def ackable(self) -> list[Entry]:
-        """Return the deliveries that somebody may still end."""
-        self.given = [
-            entry for entry in self.given if entry.state != SETTLED and not entry.channel.ended
+        """Return the deliveries that can still be acknowledged."""
+        self.entries = [
+            entry
+            for entry in self.entries
+            if entry.state != SETTLED and not entry.channel.ended
         ]
-        return self.given
+        return self.entries
 
-    # Judging.
+    # Checking.
 
     def every_delivery_was_due(self) -> None:
         for consumer in self.consumers:
@@ -276,25 +278,25 @@ class QueuePair(RuleBasedStateMachine):
         raw = LETTERS.encode()
         return sum(raw == records.describe(record).topic for record in self.drive.log.records)
 
-    def the_broker_holds_what_it_says(self) -> None:
+    def held_bytes_are_counted_exactly(self) -> None:
         broker = self.drive.broker
         total = 0
         for subscription in broker.queues.all_channels():
             assert bytes_of(subscription) == subscription.held_bytes
-            # A read that was asked for before a purge brings one message more than has room.
+            # A read requested before a purge can bring one message too many.
             assert len(subscription.ready) <= self.limits.window + 1
             total += subscription.held_bytes
         assert total == broker.dispatch.windows.held_bytes
 
     def the_log_keeps_what_is_needed(self) -> None:
-        """Retention never deletes what is not settled."""
+        """Retention never deletes an unsettled message."""
         needed = [i for view in self.oracle.all_views() for i in view.open]
         needed += list(self.oracle.unsettled())
         if needed:
             assert self.drive.broker.needed_id() <= min(needed)
 
-    def nobody_waits_who_need_not(self) -> None:
-        """Whoever may take a message has it, unless the log is being read."""
+    def no_consumer_waits_needlessly(self) -> None:
+        """A consumer that may take a message has it, unless the log is being read."""
         oracle = self.oracle
         for consumer in self.consumers:
             channels: list[Channel] = [*self.queue.lanes]
@@ -306,11 +308,11 @@ class QueuePair(RuleBasedStateMachine):
                 expired = any(oracle.is_expired(i) for i in view.open)
                 parked = any(oracle.is_spent(view, i) for i in view.open - view.held.keys())
                 if not expired and not parked:
-                    # Nothing wakes the broker at the moment at which a message expires.
+                    # Nothing wakes the broker when a message expires.
                     assert 0 == oracle.next_for(consumer, None)
 
-    def nothing_is_too_much(self) -> None:
-        """DropOldest holds its bound as soon as it can see what there is."""
+    def drop_oldest_keeps_its_limit(self) -> None:
+        """DropOldest keeps its limit as soon as the backlog is in memory."""
         size = self.policy.max_size
         if not size or self.policy.overflow != DROP_OLDEST or self.policy.mode:
             return

@@ -1,4 +1,4 @@
-"""The admission of publishes: each verdict against a small oracle, and what each one does."""
+"""Publish admission: every verdict against a small oracle, and the effects of each."""
 
 from itertools import product
 from typing import Final, NamedTuple
@@ -49,44 +49,34 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Return every combination; what only a queue has does not vary without one."""
+    """Return every combination; queue settings vary only where there is a queue."""
     flags = (False, True)
     found: list[Case] = []
     for repeat, draining, refuses, behind, qos in product(flags, flags, flags, flags, (0, 1)):
-        found.append(
-            Case(
-                repeat,
-                draining,
-                refuses,
-                behind,
-                qos,
-                queue=False,
-                durable=True,
-                full=False,
-                strategy=DROP_NEWEST,
-                letters=True,
-            )
+        plain = Case(
+            repeat,
+            draining,
+            refuses,
+            behind,
+            qos,
+            queue=False,
+            durable=True,
+            full=False,
+            strategy=DROP_NEWEST,
+            letters=True,
         )
-        for durable, full, strategy, letters in product(flags, flags, STRATEGIES, flags):
-            found.append(
-                Case(
-                    repeat,
-                    draining,
-                    refuses,
-                    behind,
-                    qos,
-                    queue=True,
-                    durable=durable,
-                    full=full,
-                    strategy=strategy,
-                    letters=letters,
-                )
+        found.append(plain)
+        found += [
+            plain._replace(
+                queue=True, durable=durable, full=full, strategy=strategy, letters=letters
             )
+            for durable, full, strategy, letters in product(flags, flags, STRATEGIES, flags)
+        ]
     return found
 
 
 def expected(case: Case) -> int:
-    """Say what the contract demands: every possible answer is struck out, or it is given."""
+    """Return the verdict that the contract demands."""
     if case.is_repeat:
         return DUPLICATE
     overflows = case.queue and case.full and case.strategy != DROP_OLDEST
@@ -108,7 +98,7 @@ def expected(case: Case) -> int:
 
 
 def prepared(case: Case) -> tuple[Drive, Message]:
-    """Return a broker in the state of the case, and the publish that it is about."""
+    """Return a broker in the case's state, and the message to judge."""
     drive = Drive()
     if case.queue:
         policy = Policy()
@@ -132,15 +122,15 @@ def prepared(case: Case) -> tuple[Drive, Message]:
     return drive, message
 
 
-def test_every_verdict_is_the_oracles() -> None:
-    """Draining, refusal, repeat, bound, strategy, durability and backlog, in every mixture."""
+def test_every_verdict_matches_the_oracle() -> None:
+    """Every combination of draining, refusal, duplicate, limit, strategy and durability."""
     wrong: list[tuple[Case, int, int]] = []
     for case in cases():
         drive, message = prepared(case)
-        waits = drive.broker.admission.must_wait(message)  # which does not look for repeats
+        waits = drive.broker.admission.must_wait(message)  # which ignores duplicates
         verdict = drive.broker.admission.judge(message, "d", drive.now_us)
-        foretold = case.is_repeat or waits == (verdict in {WAIT, STARVED})
-        if verdict != expected(case) or not foretold:
+        predicted = case.is_repeat or waits == (verdict in {WAIT, STARVED})
+        if verdict != expected(case) or not predicted:
             wrong.append((case, expected(case), verdict))
 
     assert [] == wrong
@@ -148,8 +138,8 @@ def test_every_verdict_is_the_oracles() -> None:
     assert set(range(GO, STARVED + 1)) == {expected(case) for case in cases()}
 
 
-def test_every_verdict_is_counted_once_and_stores_nothing() -> None:
-    """A refusal and a repeat are counted by the judge; ids are given by `accept` alone."""
+def test_judging_counts_a_refusal_once_and_stores_nothing() -> None:
+    """`judge` counts refusals and duplicates; only `accept` assigns ids."""
     wrong: list[Case] = []
     for case in cases():
         drive, message = prepared(case)
@@ -157,17 +147,17 @@ def test_every_verdict_is_counted_once_and_stores_nothing() -> None:
         before = broker.stats.refused, broker.stats.duplicates, broker.stats.dead_lettered
         verdict = broker.admission.judge(message, "d", drive.now_us)
         after = broker.stats.refused, broker.stats.duplicates, broker.stats.dead_lettered
-        told = verdict in {REFUSED, FULL}, verdict == DUPLICATE, False
+        due = verdict in {REFUSED, FULL}, verdict == DUPLICATE, False
         counted = tuple(bool(b - a) for a, b in zip(before, after, strict=True))
         is_new = broker.dedup.find("q", "d", drive.now_us) == NEW
-        if counted != told or message.id or is_new == case.is_repeat:
+        if counted != due or message.id or is_new == case.is_repeat:
             wrong.append(case)
 
     assert [] == wrong
 
 
-def test_a_row_of_a_sink_is_judged_alike_and_never_counted() -> None:
-    """It has a record in every queue, no dedup id, and a bound of its own on what is behind."""
+def test_sink_rows_get_the_same_verdicts_and_are_never_counted() -> None:
+    """A row always has a record, has no dedup id, and the sink limits its own backlog."""
     wrong: list[tuple[Case, int]] = []
     for case in cases():
         drive, message = prepared(case)
@@ -197,7 +187,7 @@ def full_queue(strategy: int, *, durable: bool = True, letters: str = "") -> Dri
 
 
 def accepted(drive: Drive, payload: bytes = b"x", dedup_id: str = "d") -> int:
-    """Publish to `q` as the strands do; return the id that it is stored under."""
+    """Publish to `q` as the strands do; return the stored message's id."""
     message = drive.message("q", payload)
     message.headers = encode_headers({HEADER: dedup_id})
     verdict = drive.broker.admission.judge(message, dedup_id, drive.now_us)
@@ -207,8 +197,8 @@ def accepted(drive: Drive, payload: bytes = b"x", dedup_id: str = "d") -> int:
     return drive.broker.accept(verdict, message, dedup_id, drive.now_us).id
 
 
-def test_draining_is_told_before_a_full_log_and_outlives_it() -> None:
-    """The reason that will not go away is the one that is given."""
+def test_draining_takes_precedence_over_a_full_log() -> None:
+    """Draining is permanent, so it is the reason given, also once the log accepts again."""
     judge = Drive().broker.admission
     judge.log_refuses(LOG_FULL)
     full = judge.refusal
@@ -220,8 +210,8 @@ def test_draining_is_told_before_a_full_log_and_outlives_it() -> None:
     assert (LOG_FULL, DRAINING, DRAINING) == (full, both, judge.refusal)
 
 
-def test_a_redirected_repeat_makes_no_second_letter() -> None:
-    """The id is remembered for the queue that the publish was meant for."""
+def test_a_duplicate_of_a_redirected_publish_makes_no_second_dead_letter() -> None:
+    """The dedup id is remembered for the queue that the publish was addressed to."""
     drive = full_queue(REDIRECT_TO_DLQ)
     ids = {accepted(drive) for _ in range(3)}
     drive.commit()
@@ -231,16 +221,16 @@ def test_a_redirected_repeat_makes_no_second_letter() -> None:
     assert 1 == drive.queue("dlq.q").waiting()
 
 
-def test_a_repeat_in_the_same_batch_is_found() -> None:
-    """Before anything is committed."""
+def test_a_duplicate_in_the_same_batch_is_found() -> None:
+    """The broker knows the dedup id before anything is committed."""
     drive = Drive()
 
     assert accepted(drive) == accepted(drive)
 
 
 @pytest.mark.parametrize("strategy", [DROP_OLDEST, REDIRECT_TO_DLQ])
-def test_what_the_log_refuses_later_is_forgotten(strategy: int) -> None:
-    """Its repeat is stored, a letter's too; the counters say what there is."""
+def test_a_dedup_id_is_forgotten_when_the_log_refuses_its_message(strategy: int) -> None:
+    """The retry is stored, also as a dead letter, and the counters are corrected."""
     drive = full_queue(strategy)
     accepted(drive)
     drive.refuse()
@@ -254,8 +244,8 @@ def test_what_the_log_refuses_later_is_forgotten(strategy: int) -> None:
     assert (is_letter, 0) == (drive.broker.stats.dead_lettered, drive.broker.stats.duplicates)
 
 
-def test_the_letters_own_bound_is_not_judged() -> None:
-    """Dead letters have no size limit, also where a queue for them was declared with one."""
+def test_a_dead_letter_queue_ignores_its_size_limit() -> None:
+    """Dead letters have no size limit, even if their queue was declared with one."""
     drive = full_queue(REDIRECT_TO_DLQ, letters="grave")
     policy = Policy()
     policy.overflow, policy.max_size = DROP_NEWEST, 1
@@ -267,8 +257,8 @@ def test_the_letters_own_bound_is_not_judged() -> None:
     assert 3 == drive.queue("grave").waiting()
 
 
-def test_letters_that_were_deleted_are_declared_anew() -> None:
-    """A target that is gone is made again for the next letter."""
+def test_a_deleted_dead_letter_queue_is_declared_again() -> None:
+    """The next dead letter recreates its queue."""
     drive = full_queue(REDIRECT_TO_DLQ)
     accepted(drive, dedup_id="1")
     drive.commit()
@@ -279,8 +269,8 @@ def test_letters_that_were_deleted_are_declared_anew() -> None:
     assert 1 == drive.queue("dlq.q").waiting()
 
 
-def test_without_a_topic_for_letters_the_queue_is_full() -> None:
-    """There is nowhere to redirect to, and the publisher is told."""
+def test_a_redirect_without_a_dead_letter_topic_is_refused_as_full() -> None:
+    """The topic limit leaves no room for the dead-letter topic; the publisher is told."""
     drive = full_queue(REDIRECT_TO_DLQ)
     drive.broker.topics._names_bytes = TOPIC_NAMES_BYTES_MAX  # noqa: SLF001 - a million names take long
     verdict = drive.broker.admission.judge(drive.message("q"), "", drive.now_us)
@@ -288,12 +278,12 @@ def test_without_a_topic_for_letters_the_queue_is_full() -> None:
     assert (FULL, 1) == (verdict, drive.broker.stats.refused)
 
 
-# Those that wait.
+# Waiting publishers.
 
 
 @pytest.mark.parametrize("event", ["drain", "refuse"])
-def test_a_parked_publisher_is_told(event: str) -> None:
-    """It asks again when draining begins or the log refuses, and is refused."""
+def test_a_blocked_publisher_is_woken_and_refused(event: str) -> None:
+    """It retries when draining begins or the log refuses, and is refused."""
     drive = full_queue(BLOCK_PUBLISHER)
     broker = drive.broker
     publisher = peer_of("ada")
@@ -309,8 +299,8 @@ def test_a_parked_publisher_is_told(event: str) -> None:
     assert REFUSED == broker.admission.judge(drive.message("q"), "", drive.now_us)
 
 
-def test_a_memory_only_publish_waits_while_the_log_refuses_but_not_while_draining() -> None:
-    """Room can come without the log; while the broker drains nothing makes room."""
+def test_a_memory_only_publish_waits_for_room_but_not_while_draining() -> None:
+    """A full log does not stop consumers from making room; draining does."""
     drive = full_queue(BLOCK_PUBLISHER, durable=False)
     drive.refuse()
     refusing = drive.broker.admission.judge(drive.message("q"), "", drive.now_us)
@@ -320,8 +310,8 @@ def test_a_memory_only_publish_waits_while_the_log_refuses_but_not_while_drainin
     assert (WAIT, REFUSED, DRAINING) == (refusing, draining, drive.broker.admission.reason)
 
 
-def test_a_publisher_that_gives_up_is_counted() -> None:
-    """As one that was refused."""
+def test_a_publisher_that_gives_up_counts_as_refused() -> None:
+    """A publisher whose wait timed out was refused."""
     drive = Drive()
     drive.broker.admission.gave_up()
 
@@ -329,15 +319,15 @@ def test_a_publisher_that_gives_up_is_counted() -> None:
 
 
 @pytest.mark.parametrize("memory_bytes", [1, UNCOMMITTED_BYTES_MAX, 10 * UNCOMMITTED_BYTES_MAX])
-def test_what_is_uncommitted_keeps_the_memory_budget(memory_bytes: int) -> None:
-    """A budget below the usual bound is the bound."""
+def test_uncommitted_bytes_stay_within_the_memory_budget(memory_bytes: int) -> None:
+    """A memory budget below the usual limit becomes the limit."""
     judge = Drive(Settings(memory_bytes=memory_bytes)).broker.admission
 
     assert min(memory_bytes, UNCOMMITTED_BYTES_MAX) == judge.uncommitted_bytes_max
 
 
-def test_what_needs_a_record() -> None:
-    """QoS 1, unless the queue is not durable."""
+def test_which_publishes_need_a_record() -> None:
+    """Those with QoS 1, unless the queue is not durable."""
     drive = full_queue(DROP_NEWEST, durable=False)
     plain = [admission.needs_record(drive.message("t", qos=qos)) for qos in (0, 1)]
     queued = [admission.needs_record(drive.message("q", qos=qos)) for qos in (0, 1)]

@@ -1,4 +1,4 @@
-"""Permissions: patterns and decisions, each against an oracle that is made differently."""
+"""Permissions: patterns and decisions, each against an independent oracle."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ grants = st.dictionaries(
 
 @cache
 def matches_by_recursion(pattern: str, name: str) -> bool:
-    """Say what a pattern means, one character at a time."""
+    """Match a pattern one character at a time."""
     if not pattern:
         return not name
     if pattern[0] == "*":
@@ -52,7 +52,7 @@ def matches_by_recursion(pattern: str, name: str) -> bool:
 
 
 def key_may(principal: Principal, name: str) -> set[str]:
-    """Return everything that an API key may do with a name, built up from nothing."""
+    """Return every operation that an API key may perform on a name."""
     may: set[str] = set()
     if any(matches_by_recursion(pattern, name) for pattern in principal.publish):
         may |= {PUBLISH, QUEUE_INFO, LIST_QUEUES}
@@ -64,7 +64,7 @@ def key_may(principal: Principal, name: str) -> set[str]:
 
 
 def user_may(granted: Iterable[tuple[str, Iterable[str]]], name: str) -> set[str]:
-    """Return everything that a user may do with a name, built up from nothing."""
+    """Return every operation that a user may perform on a name."""
     may: set[str] = set()
     for pattern, operations in granted:
         if matches_by_recursion(pattern, name):
@@ -94,13 +94,13 @@ def matches_by_regex(pattern: str, name: str) -> bool:
 
 @given(patterns, names)
 def test_a_star_is_any_run_of_characters(pattern: str, name: str) -> None:
-    """A pattern matches the same names as the regular expression that says the same."""
+    """A pattern matches the same names as the equivalent regular expression."""
     assert matches_by_regex(pattern, name) == matches(pattern, name)
 
 
 @given(st.text(max_size=6), st.text(max_size=6))
 def test_nothing_but_the_star_is_special(pattern: str, name: str) -> None:
-    """Any characters at all, line ends and brackets too."""
+    """This holds for any characters, including newlines and brackets."""
     assert matches_by_regex(pattern, name) == matches(pattern, name)
 
 
@@ -119,12 +119,12 @@ def test_nothing_but_the_star_is_special(pattern: str, name: str) -> None:
     ],
 )
 def test_patterns_by_example(pattern: str, name: str, *, expected: bool) -> None:
-    """Case counts, a star may be empty, and each part needs characters of its own."""
+    """Case matters, a star may match nothing, and parts do not overlap."""
     assert expected == matches(pattern, name)
 
 
 def test_each_operation_has_its_own_patterns() -> None:
-    """Publishing somewhere is no permission to read there."""
+    """Permission to publish to a topic is no permission to subscribe to it."""
     principal = Principal("ada", publish=["x", "in.*"], subscribe=["out.*"])
 
     assert authorize(principal, PUBLISH, "in.eu")
@@ -134,28 +134,28 @@ def test_each_operation_has_its_own_patterns() -> None:
 
 
 def test_no_permission_is_the_default() -> None:
-    """Without patterns nothing is allowed, and nobody administers by accident."""
-    nobody = Principal("nobody", publish=[], subscribe=[])
+    """Without patterns nothing is allowed, administration included."""
+    powerless = Principal("ada", publish=[], subscribe=[])
 
     assert [False, False, False] == [
-        authorize(nobody, operation, "a") for operation in (PUBLISH, SUBSCRIBE, ADMIN)
+        authorize(powerless, operation, "a") for operation in (PUBLISH, SUBSCRIBE, ADMIN)
     ]
 
 
-def test_an_administrator_is_named_as_one() -> None:
-    """Administration is a flag, and no pattern of topics stands for it."""
+def test_only_the_flag_makes_an_administrator() -> None:
+    """Administration is a flag; no topic pattern grants it."""
     assert authorize(Principal("ops", publish=[], subscribe=[], admin=True), ADMIN, "")
     assert not authorize(Principal("ada", publish=["*"], subscribe=["*"]), ADMIN, "")
 
 
-def test_an_unknown_operation_is_our_own_mistake() -> None:
-    """A word that is not an operation stops the process rather than deciding."""
+def test_an_unknown_operation_is_a_programming_error() -> None:
+    """It fails an assertion rather than yielding a decision."""
     with pytest.raises(AssertionError):
         authorize(Principal("ada", publish=["*"], subscribe=["*"]), "delete", "a")
 
 
 def test_every_key_against_every_name() -> None:
-    """All operations of all small API keys on all small names are as the rules build them."""
+    """Every operation of every small API key on every short name matches the oracle."""
     wrong = [
         (key.publish, key.subscribe, key.admin, name)
         for key, name in product(keys(), NAMES)
@@ -166,7 +166,7 @@ def test_every_key_against_every_name() -> None:
 
 
 def test_every_single_grant_against_every_name() -> None:
-    """All operations by all small grants on all small names are as the rules build them."""
+    """Every operation of every small grant on every short name matches the oracle."""
     sets = [*combinations(GRANTABLE, 1), *combinations(GRANTABLE, 2), GRANTABLE]
     wrong = [
         (pattern, operations, name)
@@ -186,7 +186,7 @@ def test_grants_add_up(granted: dict[str, set[str]], name: str) -> None:
 
 
 @given(st.lists(patterns, max_size=3), st.lists(patterns, max_size=3), st.booleans(), names)
-def test_patterns_of_keys_add_up(
+def test_the_patterns_of_a_key_add_up(
     publish: list[str],
     subscribe: list[str],
     admin: bool,
@@ -198,16 +198,16 @@ def test_patterns_of_keys_add_up(
     assert key_may(key, name) == decided(key, name)
 
 
-def test_a_grant_counts_case() -> None:
-    """Whoever may use `orders` has no say over `Orders`, which is another queue."""
+def test_grants_are_case_sensitive() -> None:
+    """A grant for `orders` does not extend to `Orders`, which is another queue."""
     ada = user([("orders", GRANTABLE)])
 
     assert set(GRANTABLE) == decided(ada, "orders")
     assert set() == decided(ada, "Orders")
 
 
-def test_a_user_that_is_gone_may_do_nothing() -> None:
-    """Also an administrator, and also what is granted still: deletion ends everything."""
+def test_a_deleted_user_may_do_nothing() -> None:
+    """Not even an administrator with grants left: deletion revokes everything."""
     ghost = Principal("ghost", publish=["*"], subscribe=["*"], admin=True, grants=[])
     ghost.grants.append(Grant("*", set(GRANTABLE)))
     assert set(OPERATIONS) == decided(ghost, "a")
@@ -216,8 +216,8 @@ def test_a_user_that_is_gone_may_do_nothing() -> None:
     assert set() == decided(ghost, "a")
 
 
-def test_grants_that_change_hold_for_everybody_who_has_the_principal() -> None:
-    """Sessions keep the principal, not what it could do when they came."""
+def test_changed_grants_apply_to_open_sessions() -> None:
+    """A session keeps the principal, not a copy of its permissions at connect time."""
     ada = user([("a", {PUBLISH})])
     seen_by_a_session = ada
     ada.grants = [Grant("b", {SUBSCRIBE})]
@@ -235,8 +235,8 @@ def test_grants_that_change_hold_for_everybody_who_has_the_principal() -> None:
         ("a" * (PATTERN_CHARS_MAX + 1), False),
     ],
 )
-def test_patterns_have_a_length(pattern: str, *, expected: bool) -> None:
-    """Characters are counted, not bytes; an empty pattern would match nothing at all."""
+def test_a_pattern_has_a_bounded_length(pattern: str, *, expected: bool) -> None:
+    """The limit counts characters, not bytes; an empty pattern would match nothing."""
     assert expected == is_pattern(pattern)
 
 
@@ -244,9 +244,7 @@ def test_patterns_have_a_length(pattern: str, *, expected: bool) -> None:
     ("pattern", "operations"),
     [("", {PUBLISH}), ("a" * 257, {PUBLISH}), ("a", set()), ("a", {ADMIN}), ("a", {"x"})],
 )
-def test_a_grant_that_says_nothing_is_our_own_mistake(
-    pattern: str, operations: set[str]
-) -> None:
-    """What peers ask for was judged before; administration cannot be granted at all."""
+def test_an_invalid_grant_is_a_programming_error(pattern: str, operations: set[str]) -> None:
+    """Peers' requests are validated earlier; administration cannot be granted at all."""
     with pytest.raises(AssertionError):
         Grant(pattern, operations)

@@ -1,4 +1,4 @@
-"""The broker's verbs: what they answer, and what they leave for the log."""
+"""The broker's operations: their outcomes, and the records they write."""
 
 from braidmq.broker import records
 from braidmq.broker.broker import DELIVERED, EMPTY, MAINTENANCE_US, UNKNOWN, WAIT
@@ -18,21 +18,21 @@ def kinds(log: list[bytes]) -> list[int]:
 # Publishing.
 
 
-def test_a_durable_message_is_routed_once_it_is_committed() -> None:
-    """Nobody sees it before."""
+def test_a_durable_message_is_delivered_once_it_is_committed() -> None:
+    """No consumer sees it earlier."""
     drive = Drive()
     consumer = drive.subscribe("a")
-    given = drive.publish("a")
+    message_id = drive.publish("a")
     drive.append()
 
     assert drive.poll(consumer) is None
     assert (1, 0) == (drive.broker.committed_id, drive.broker.stats.published)
     drive.commit()
-    assert given == drive.poll_id(consumer)
+    assert message_id == drive.poll_id(consumer)
 
 
 def test_a_memory_only_message_has_no_id_and_no_record() -> None:
-    """It goes out at once, and may overtake durable ones on their way to the log."""
+    """It is delivered at once, and may overtake uncommitted durable messages."""
     drive = Drive()
     consumer = drive.subscribe("a")
     drive.publish("a", b"slow")
@@ -44,8 +44,8 @@ def test_a_memory_only_message_has_no_id_and_no_record() -> None:
     assert [records.MESSAGE] == kinds([r for r in drive.append() if r[0] == records.MESSAGE])
 
 
-def test_the_time_to_live_of_the_configuration_is_given_to_who_has_none() -> None:
-    """A message's own is kept."""
+def test_messages_without_a_time_to_live_get_the_configured_one() -> None:
+    """A message's own time to live is kept."""
     drive = Drive(Settings(message_ttl_us=50))
     drive.publish("a")
     drive.publish("a", ttl_us=7)
@@ -54,8 +54,8 @@ def test_the_time_to_live_of_the_configuration_is_given_to_who_has_none() -> Non
     assert [drive.now_us + 50, drive.now_us + 7] == expiries
 
 
-def test_headers_are_part_of_the_record() -> None:
-    """And come back from the log with the message."""
+def test_the_record_keeps_headers_and_properties() -> None:
+    """They come back from the log with the message."""
     drive = Drive(Settings(window=1))
     consumer = drive.subscribe("a")
     drive.publish("a")
@@ -76,8 +76,8 @@ def test_headers_are_part_of_the_record() -> None:
     assert drive.now_us == read.timestamp_us
 
 
-def test_message_bytes_on_their_way_to_the_log_are_counted() -> None:
-    """Up when accepted, down when committed or refused."""
+def test_uncommitted_message_bytes_are_counted() -> None:
+    """Added when accepted, subtracted when committed or refused."""
     drive = Drive()
     size = len(drive.message("a").body)
     drive.publish("a")
@@ -91,8 +91,8 @@ def test_message_bytes_on_their_way_to_the_log_are_counted() -> None:
     assert 0 == drive.broker.outgoing.bytes
 
 
-def test_bytes_of_dead_letters_are_counted_as_well() -> None:
-    """They are on their way like any message, also when they are refused."""
+def test_uncommitted_dead_letter_bytes_are_counted() -> None:
+    """They count like those of any message, and are subtracted when refused."""
     drive = Drive(Settings(max_retries=1))
     consumer = drive.subscribe("a")
     drive.publish_many("a", 1)
@@ -108,23 +108,23 @@ def test_bytes_of_dead_letters_are_counted_as_well() -> None:
     assert 0 == drive.broker.outgoing.bytes
 
 
-def test_a_repeat_is_not_stored_again() -> None:
-    """It is answered with the id that the message has; the header keeps the publisher's."""
+def test_a_duplicate_is_not_stored_again() -> None:
+    """The broker answers with the stored message's id; a header keeps the dedup id."""
     drive = Drive()
     message = drive.message("a")
     message.headers = encode_headers({"k": "v"})
-    given = drive.publish_once(message, "one")
+    message_id = drive.publish_once(message, "one")
     again = drive.publish_once(drive.message("a"), "one")
     other = drive.publish_once(drive.message("a"), "two")
     first = records.StoredMessage(drive.append()[0])
 
-    assert (given, given, given + 1) == (given, again, other)
+    assert (message_id, message_id, message_id + 1) == (message_id, again, other)
     assert {"k": "v", "dedupId": "one"} == decode_headers(first.headers)
     assert 1 == drive.broker.stats.duplicates
 
 
 def test_a_refused_publish_is_not_remembered() -> None:
-    """Its repeat is accepted; a message with other headers, or none, is no matter."""
+    """Its retry is accepted; refused messages without a dedup id do no harm."""
     drive = Drive()
     drive.publish_once(drive.message("a"), "one")
     plain = drive.message("a")
@@ -140,7 +140,7 @@ def test_a_refused_publish_is_not_remembered() -> None:
 
 
 def test_dedup_ids_are_forgotten_after_their_window() -> None:
-    """By time alone."""
+    """Time alone is enough: no publish is needed."""
     drive = Drive(Settings(dedup_window_us=2 * S))
     drive.publish_once(drive.message("a"), "one")
     drive.advance(4 * S)
@@ -151,20 +151,20 @@ def test_dedup_ids_are_forgotten_after_their_window() -> None:
 # Subscribing.
 
 
-def test_a_subscription_begins_with_the_messages_above_its_record() -> None:
-    """Whatever batch they are committed in."""
+def test_a_subscription_starts_with_the_messages_after_its_record() -> None:
+    """Also when they are committed in the same batch."""
     drive = Drive()
     drive.publish("a")
-    given = drive.broker.subscribe(peer_of("ada"), drive.topic("a"), 1, drive.now_us)
+    subscription_id = drive.broker.subscribe(peer_of("ada"), drive.topic("a"), 1, drive.now_us)
     following = drive.publish("a")
 
-    assert drive.broker.subscriptions.attach(peer_of("ada"), given) is None
+    assert drive.broker.subscriptions.attach(peer_of("ada"), subscription_id) is None
     drive.commit()
-    assert [following, 0] == drive.poll_ids(drive.attach(given), 2)
+    assert [following, 0] == drive.poll_ids(drive.attach(subscription_id), 2)
 
 
-def test_a_subscription_is_its_principals() -> None:
-    """Nobody else, and nobody who has not said who they are, may have a hold on it."""
+def test_only_its_principal_may_attach_to_a_subscription() -> None:
+    """Other principals and unauthenticated peers may not."""
     drive = Drive()
     drive.subscribe("a", name="ada")
 
@@ -174,8 +174,8 @@ def test_a_subscription_is_its_principals() -> None:
     assert drive.broker.subscriptions.attach(peer_of("ada"), 1) is not None
 
 
-def test_unsubscribing_ends_it_for_everyone() -> None:
-    """Messages, tags, credit and waiting polls are gone; the record is the proof."""
+def test_unsubscribing_ends_the_subscription_for_every_consumer() -> None:
+    """Messages, tags, credit and waiting polls are gone, and a record says so."""
     drive = Drive(Settings(window=1))
     consumer = drive.subscribe("a")
     other = drive.attach(1)
@@ -186,22 +186,22 @@ def test_unsubscribing_ends_it_for_everyone() -> None:
     drive.ack(consumer, 2)
     assert WAIT == drive.broker.poll(consumer, CORRELATION_ID, drive.now_us)
     drive.broker.take_touched()
-    given = drive.broker.unsubscribe(other)
+    record_id = drive.broker.unsubscribe(other)
     drive.serve_reads()
 
     assert [consumer.peer] == drive.broker.take_touched()
     assert consumer.subscription.ended
     assert (0, 0) == (other.credit, drive.broker.dispatch.windows.held_bytes)
     drive.commit()
-    assert records.UNSUBSCRIBE == drive.log.records[given - 1][0]
+    assert records.UNSUBSCRIBE == drive.log.records[record_id - 1][0]
     assert {} == drive.broker.subscriptions.by_id
     drive.publish_many("a", 1)
     drive.disconnect(consumer)
     assert 0 == drive.broker.in_flight_count()
 
 
-def test_a_subscription_that_ends_while_it_is_read_for_takes_nothing_in() -> None:
-    """The answer of the log comes too late."""
+def test_a_read_for_an_ended_subscription_is_discarded() -> None:
+    """The log answers after the unsubscribe."""
     drive = Drive(Settings(window=1))
     consumer = drive.subscribe("a")
     drive.publish_many("a", 3)
@@ -215,8 +215,8 @@ def test_a_subscription_that_ends_while_it_is_read_for_takes_nothing_in() -> Non
     assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
-def test_voided_credit_can_be_given_anew() -> None:
-    """And the consumer is in the round once."""
+def test_credit_can_be_given_again_after_it_was_voided() -> None:
+    """The consumer takes part in the round-robin only once."""
     drive = Drive()
     consumer = drive.subscribe("a")
     drive.credit(consumer, 5)
@@ -231,8 +231,8 @@ def test_voided_credit_can_be_given_anew() -> None:
 # Polling.
 
 
-def test_an_empty_subscription_says_so() -> None:
-    """At once: the POLL is forgotten."""
+def test_polling_an_empty_subscription_answers_empty() -> None:
+    """It answers at once: the broker does not keep the poll waiting."""
     drive = Drive()
     consumer = drive.subscribe("a")
 
@@ -241,8 +241,8 @@ def test_an_empty_subscription_says_so() -> None:
     assert [] == drive.pushed(consumer)
 
 
-def test_a_poll_waits_for_the_log_when_that_holds_more() -> None:
-    """So that POLL then PING is a true "is it empty?"."""
+def test_a_poll_waits_while_the_log_holds_more() -> None:
+    """So POLL followed by PING reliably answers "is it empty?"."""
     drive = Drive(Settings(window=1))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 2)
@@ -257,8 +257,8 @@ def test_a_poll_waits_for_the_log_when_that_holds_more() -> None:
     assert ids[1:] == drive.pushed_ids(consumer)
 
 
-def test_a_peer_that_left_is_not_waited_for() -> None:
-    """Its place among those who wait for the log is given up."""
+def test_a_disconnected_peer_stops_waiting_for_the_log() -> None:
+    """The broker does not wake it when the read completes."""
     drive = Drive(Settings(window=1))
     consumer = drive.subscribe("a")
     drive.publish_many("a", 2)
@@ -271,8 +271,8 @@ def test_a_peer_that_left_is_not_waited_for() -> None:
     assert [] == drive.broker.take_touched()
 
 
-def test_reading_on_does_not_push_with_a_clock_that_stands_at_zero() -> None:
-    """What is pushed after a read has its timer in the future."""
+def test_a_push_after_a_read_uses_the_current_time() -> None:
+    """The acknowledgement timer of what is pushed lies in the future."""
     drive = Drive(Settings(window=4))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 3)
@@ -284,7 +284,7 @@ def test_reading_on_does_not_push_with_a_clock_that_stands_at_zero() -> None:
     consumer = drive.attach(1)
     other = drive.attach(1)
     other.peer.room_bytes = 0
-    drive.credit(other, 5)  # reads: the first is open
+    drive.credit(other, 5)  # reads the log: the first message is unsettled
     drive.serve_reads()
     assert ids[0] == drive.poll_id(consumer)
     drive.disconnect(consumer)
@@ -299,8 +299,8 @@ def test_reading_on_does_not_push_with_a_clock_that_stands_at_zero() -> None:
     )
 
 
-def test_nothing_of_another_topic_is_read() -> None:
-    """A tag between two messages may be of another topic; reading tells."""
+def test_a_tag_of_another_topic_is_unknown() -> None:
+    """After a restart only reading the log shows which topic an id belongs to."""
     drive = Drive(Settings(window=1))
     consumer = drive.subscribe("a")
     first = drive.publish("a")
@@ -317,8 +317,8 @@ def test_nothing_of_another_topic_is_read() -> None:
 # The log.
 
 
-def test_an_acknowledgement_becomes_a_record_when_a_fence_asks_for_it() -> None:
-    """A mere hand-out does not; the fence covers everything that was accepted."""
+def test_a_barrier_writes_acknowledgements_to_the_log() -> None:
+    """A delivery alone is not written; the barrier covers everything accepted."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 1)
@@ -328,15 +328,15 @@ def test_an_acknowledgement_becomes_a_record_when_a_fence_asks_for_it() -> None:
     assert drive.broker.committed_id == drive.broker.barrier()
     drive.ack(consumer, ids[0])
     assert not drive.broker.wants_commit()
-    fence = drive.broker.barrier()
+    barrier_id = drive.broker.barrier()
     assert drive.broker.wants_commit()
     drive.commit()
-    assert fence == drive.broker.committed_id
-    assert [(1, ids[0])] == records.read_progress(drive.log.records[fence - 1])[1].ranges
+    assert barrier_id == drive.broker.committed_id
+    assert [(1, ids[0])] == records.read_progress(drive.log.records[barrier_id - 1])[1].ranges
 
 
-def test_a_hand_out_is_recorded_after_a_while() -> None:
-    """The deadline says when, and the record has no more to say twice."""
+def test_a_delivery_is_recorded_after_a_delay() -> None:
+    """The next deadline says when; the broker records it only once."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 1)
@@ -353,7 +353,7 @@ def test_a_hand_out_is_recorded_after_a_while() -> None:
 
 
 def test_the_next_deadline_is_the_soonest_of_all() -> None:
-    """Maintenance, a retry timer, or progress to be recorded."""
+    """It may be maintenance, a retry timer, or progress to record."""
     drive = Drive(Settings(retry_backoff_us=300_000, retry_backoff_max_us=300_000))
     consumer = drive.subscribe("a")
     drive.publish_many("a", 1)
@@ -366,8 +366,8 @@ def test_the_next_deadline_is_the_soonest_of_all() -> None:
     assert drive.now_us + 300_000 == drive.broker.next_deadline_us()
 
 
-def test_an_acknowledgement_of_an_ended_subscription_is_no_record() -> None:
-    """There is nothing left to say about it."""
+def test_an_ended_subscriptions_acknowledgements_are_not_recorded() -> None:
+    """The unsubscribe record makes them redundant."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 1)
@@ -381,8 +381,8 @@ def test_an_acknowledgement_of_an_ended_subscription_is_no_record() -> None:
     assert not drive.broker.wants_commit()
 
 
-def test_what_the_log_refuses_is_taken_back() -> None:
-    """Publishes and subscriptions are returned to whoever answers them; their ids are free."""
+def test_refused_records_are_rolled_back() -> None:
+    """The broker returns the refused publishes and subscriptions and reuses their ids."""
     drive = Drive()
     kept = drive.publish("a")
     drive.commit()
@@ -402,7 +402,7 @@ def test_what_the_log_refuses_is_taken_back() -> None:
 
 
 def test_refused_progress_is_merged_and_written_again() -> None:
-    """In the order in which it was made: the latest number of attempts counts."""
+    """It is merged in order: the latest attempt count wins."""
     drive = Drive(Settings(max_retries=9))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 3)
@@ -417,7 +417,7 @@ def test_refused_progress_is_merged_and_written_again() -> None:
         assert entry is not None
         assert attempts == entry.attempts
         drive.tick()
-        drive.advance(PROGRESS_DELAY_US)  # a record of its own each time
+        drive.advance(PROGRESS_DELAY_US)  # a separate record each time
     drive.poll(consumer)
     drive.ack(consumer, ids[2])
     drive.refuse()
@@ -434,8 +434,8 @@ def test_refused_progress_is_merged_and_written_again() -> None:
     assert 4 == entry.attempts
 
 
-def test_refused_progress_of_an_ended_subscription_is_dropped() -> None:
-    """Only its end is written again."""
+def test_an_ended_subscriptions_refused_progress_is_dropped() -> None:
+    """Only its unsubscribe record is written again."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 1)
@@ -449,12 +449,12 @@ def test_refused_progress_of_an_ended_subscription_is_dropped() -> None:
 
 
 def test_a_subscription_can_end_while_the_log_is_full() -> None:
-    """Its end is queued anew with a new id: it may use the log's reserve."""
+    """The record of its end is queued again with a new id: it may use the log's reserve."""
     drive = Drive()
     consumer = drive.subscribe("a")
     drive.publish("a")
     drive.refuse()
-    given = drive.broker.unsubscribe(consumer)
+    record_id = drive.broker.unsubscribe(consumer)
     drive.publish_many("a", 0)
 
     assert {} == drive.broker.subscriptions.by_id
@@ -462,15 +462,15 @@ def test_a_subscription_can_end_while_the_log_is_full() -> None:
     drive.refuse()
     drive.commit()
     drive.restart()
-    assert given < drive.broker.outgoing.next_id
+    assert record_id < drive.broker.outgoing.next_id
     assert {} == drive.broker.subscriptions.by_id
 
 
-# What an operator sees.
+# Statistics.
 
 
-def test_only_committed_messages_count_as_their_topics() -> None:
-    """Those that lived in memory only are not among them."""
+def test_a_topic_counts_only_committed_messages() -> None:
+    """Memory-only messages do not count."""
     drive = Drive()
     drive.subscribe("b")
     drive.publish_many("c", 2)
@@ -481,8 +481,8 @@ def test_only_committed_messages_count_as_their_topics() -> None:
     ]
 
 
-def test_the_log_is_needed_from_the_oldest_unsettled_message_on() -> None:
-    """By durable subscriptions only."""
+def test_the_log_is_needed_from_the_oldest_unsettled_message() -> None:
+    """Only durable subscriptions need it."""
     drive = Drive()
     drive.subscribe("a", qos=0)
 

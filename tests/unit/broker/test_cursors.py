@@ -1,4 +1,4 @@
-"""Cursors: made, moved and removed; what a full log, a restart and a snapshot leave of them."""
+"""Cursors: created, moved and removed; across a full log, a restart and a snapshot."""
 
 from braidmq.broker import records
 from braidmq.broker.cursors import Cursor
@@ -7,22 +7,22 @@ from tests.unit.broker.drive import Drive
 START = 5
 
 
-def made(drive: Drive, name: str = "night", start: int = START) -> Cursor:
-    """Make a cursor, committed."""
+def created(drive: Drive, name: str = "night", start: int = START) -> Cursor:
+    """Create a cursor and commit it."""
     cursor = drive.broker.cursors.create(name, "ada", start)
     drive.commit()
     return cursor
 
 
-def places(drive: Drive) -> dict[str, tuple[str, int, int]]:
-    """Return principal, beginning and position of each cursor."""
+def positions(drive: Drive) -> dict[str, tuple[str, int, int]]:
+    """Return the principal, initial offset and position of each cursor."""
     return {c.name: (c.principal, c.initial, c.position) for c in drive.broker.cursors.all()}
 
 
-def test_a_cursor_begins_where_it_was_made() -> None:
-    """Nothing before it was asked for."""
+def test_a_cursor_starts_at_the_offset_it_was_created_with() -> None:
+    """Its initial offset and its position are the same."""
     drive = Drive()
-    cursor = made(drive)
+    cursor = created(drive)
 
     assert (START, START) == (cursor.initial, cursor.position)
     assert cursor is drive.broker.cursors.find("night")
@@ -31,34 +31,34 @@ def test_a_cursor_begins_where_it_was_made() -> None:
 
 
 def test_a_cursor_moves_forward_only() -> None:
-    """A report that comes late says nothing new, and costs no record."""
+    """A late report changes nothing and costs no record."""
     drive = Drive()
-    cursor = made(drive)
+    cursor = created(drive)
     drive.broker.cursors.move(cursor, 9)
     drive.broker.cursors.move(cursor, 7)
     drive.broker.cursors.move(cursor, 9)
     drive.commit()
 
-    assert {"night": ("ada", START, 9)} == places(drive)
+    assert {"night": ("ada", START, 9)} == positions(drive)
     assert 2 == len(drive.log.records)
 
 
 def test_cursors_survive_a_restart() -> None:
-    """With the place they had come to, and the one they began at."""
+    """Each has its position and its initial offset; a removed one stays removed."""
     drive = Drive()
-    drive.broker.cursors.move(made(drive), 9)
-    drive.broker.cursors.remove(made(drive, "gone"))
+    drive.broker.cursors.move(created(drive), 9)
+    drive.broker.cursors.remove(created(drive, "gone"))
     drive.commit()
     drive.restart()
 
-    assert {"night": ("ada", START, 9)} == places(drive)
+    assert {"night": ("ada", START, 9)} == positions(drive)
 
 
 def test_cursors_survive_in_a_snapshot() -> None:
-    """Also what changed while the snapshot was not yet kept, and after it."""
+    """A move after the snapshot survives as well."""
     drive = Drive()
-    made(drive, "day")
-    drive.broker.cursors.move(made(drive), 9)
+    created(drive, "day")
+    drive.broker.cursors.move(created(drive), 9)
     drive.snapshot()
     day = drive.broker.cursors.find("day")
     assert day is not None
@@ -68,26 +68,26 @@ def test_cursors_survive_in_a_snapshot() -> None:
     drive.restart()
 
     assert 1 == len(drive.log.snapshots)
-    assert {"day": ("ada", START, 6), "night": ("ada", START, 9)} == places(drive)
+    assert {"day": ("ada", START, 6), "night": ("ada", START, 9)} == positions(drive)
 
 
-def test_what_was_not_committed_is_gone_after_a_crash() -> None:
-    """Nobody was told about it."""
+def test_a_crash_loses_uncommitted_changes() -> None:
+    """No client was told that they had succeeded."""
     drive = Drive()
-    cursor = made(drive)
+    cursor = created(drive)
     drive.broker.cursors.move(cursor, 9)
     drive.broker.cursors.create("day", "ada", 1)
     drive.restart()
 
-    assert {"night": ("ada", START, START)} == places(drive)
+    assert {"night": ("ada", START, START)} == positions(drive)
 
 
 def test_retention_needs_what_the_slowest_cursor_needs() -> None:
-    """Its position is the first offset that it has not had."""
+    """A cursor's position is the first offset that it has not read."""
     drive = Drive()
     drive.publish_many("a", 20)
-    night = made(drive, start=4)
-    made(drive, "day", start=8)
+    night = created(drive, start=4)
+    created(drive, "day", start=8)
 
     assert 4 == drive.broker.needed_id()
     drive.broker.cursors.move(night, 15)
@@ -99,52 +99,52 @@ def test_retention_needs_what_the_slowest_cursor_needs() -> None:
     assert drive.broker.committed_id + 1 == drive.broker.needed_id()
 
 
-def test_a_cursor_that_a_full_log_refused_was_never_made() -> None:
-    """Whoever asked is told; the name is free."""
+def test_a_cursor_refused_by_a_full_log_does_not_exist() -> None:
+    """Its name is free again."""
     drive = Drive()
     drive.broker.cursors.create("night", "ada", START)
     drive.refuse()
 
-    assert {} == places(drive)
+    assert {} == positions(drive)
     assert not drive.broker.wants_commit()
 
 
-def test_a_cursor_made_and_moved_in_one_refused_batch_was_never_made() -> None:
-    """Its move is no news without it."""
+def test_a_cursor_created_and_moved_in_one_refused_batch_does_not_exist() -> None:
+    """Its move is not written without it."""
     drive = Drive()
     cursor = drive.broker.cursors.create("night", "ada", START)
     drive.broker.cursors.move(cursor, 9)
     drive.refuse()
     drive.commit()
 
-    assert {} == places(drive)
+    assert {} == positions(drive)
     assert [] == drive.log.records
 
 
-def test_moves_and_removals_that_a_full_log_refused_are_queued_anew() -> None:
-    """They give room; only the newest move of each cursor counts."""
+def test_refused_moves_and_removals_are_queued_again() -> None:
+    """They let retention free space; only the latest move of each cursor counts."""
     drive = Drive()
-    night, gone = made(drive), made(drive, "gone")
+    night, gone = created(drive), created(drive, "gone")
     drive.broker.cursors.move(night, 7)
     drive.broker.cursors.move(night, 9)
     drive.broker.cursors.remove(gone)
     drive.refuse()
     drive.commit()
-    told = [records.read_cursor(record) for record in drive.log.records[2:]]
+    written = [records.read_cursor(record) for record in drive.log.records[2:]]
 
-    assert [("night", "ada", START, 9, False), ("gone", "ada", START, START, True)] == told
-    assert {"night": ("ada", START, 9)} == places(drive)
+    assert [("night", "ada", START, 9, False), ("gone", "ada", START, START, True)] == written
+    assert {"night": ("ada", START, 9)} == positions(drive)
     drive.restart()
-    assert {"night": ("ada", START, 9)} == places(drive)
+    assert {"night": ("ada", START, 9)} == positions(drive)
 
 
-def test_a_name_that_was_given_up_and_taken_anew_is_free_when_the_log_refuses_both() -> None:
-    """The old cursor is removed as it was told; the new one was never made."""
+def test_a_name_is_free_when_the_log_refuses_its_removal_and_reuse() -> None:
+    """The old cursor is removed as requested; the new one does not exist."""
     drive = Drive()
-    drive.broker.cursors.remove(made(drive))
+    drive.broker.cursors.remove(created(drive))
     drive.broker.cursors.create("night", "bob", 6)
     drive.refuse()
     drive.commit()
     drive.restart()
 
-    assert {} == places(drive)
+    assert {} == positions(drive)

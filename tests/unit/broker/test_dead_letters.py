@@ -1,4 +1,4 @@
-"""Where dead letters go, and what they say."""
+"""Dead letters: where they go, and what their headers say."""
 
 import hashlib
 
@@ -12,19 +12,19 @@ from tests.unit.broker.drive import Drive, body_of
 
 
 def test_a_dead_letter_topic_is_named_after_its_topic() -> None:
-    """`dlq.` and the name."""
+    """It is `dlq.` followed by the topic's name."""
     assert "dlq.orders" == dead_letters.topic_for("orders")
 
 
-def test_the_longest_name_that_fits_is_kept() -> None:
+def test_the_longest_fitting_topic_name_is_kept() -> None:
     """The limit counts bytes, not characters."""
     fitting = "ä" * ((TOPIC_BYTES_MAX - len("dlq.")) // 2)
 
     assert "dlq." + fitting == dead_letters.topic_for(fitting)
 
 
-def test_a_name_that_would_be_too_long_becomes_a_digest() -> None:
-    """`dlq.` and the SHA-256 of the topic in hex, which always fits."""
+def test_a_topic_name_that_is_too_long_becomes_a_digest() -> None:
+    """It is `dlq.` followed by the topic's SHA-256 in hex, which always fits."""
     topic = "a" * (TOPIC_BYTES_MAX - len("dlq.") + 1)
 
     assert "dlq." + hashlib.sha256(topic.encode()).hexdigest() == dead_letters.topic_for(topic)
@@ -33,13 +33,15 @@ def test_a_name_that_would_be_too_long_becomes_a_digest() -> None:
 @pytest.mark.parametrize(
     ("topic", "expected"), [("dlq.a", True), ("dlq", False), ("a.dlq.", False)]
 )
-def test_dead_letter_topics_are_known_by_their_prefix(topic: str, *, expected: bool) -> None:
-    """Only the prefix counts."""
+def test_dead_letter_topics_are_recognized_by_their_prefix(
+    topic: str, *, expected: bool
+) -> None:
+    """The prefix is `dlq.`, with the dot."""
     assert expected == dead_letters.is_dead_letter_topic(topic)
 
 
-def test_the_headers_say_why_where_and_how_often() -> None:
-    """The message's own headers stay; what they said of an earlier death does not."""
+def test_the_headers_give_reason_queue_and_attempts() -> None:
+    """The message keeps its headers except those of an earlier death."""
     made = letter(kept={"trace": "7", "deathReason": "old"}, keep_id=False)
 
     assert {
@@ -50,8 +52,8 @@ def test_the_headers_say_why_where_and_how_often() -> None:
     } == decode_headers(made.headers)
 
 
-def test_a_message_with_the_longest_name_is_buried() -> None:
-    """The digest is the topic, and the header says the whole name."""
+def test_a_message_of_the_longest_topic_is_dead_lettered() -> None:
+    """Its dead-letter topic is a digest, and a header holds the full name."""
     topic = "t" * TOPIC_BYTES_MAX
     drive = Drive(Settings(max_retries=1))
     consumer = drive.subscribe(topic)
@@ -66,8 +68,8 @@ def test_a_message_with_the_longest_name_is_buried() -> None:
     assert topic == decode_headers(letter.headers)["deathQueue"]
 
 
-def test_a_queue_of_dead_letters_is_named_after_its_queue() -> None:
-    """A name over 256 characters becomes a digest; characters count, not bytes."""
+def test_a_dead_letter_queue_is_named_after_its_queue() -> None:
+    """A name over 256 characters becomes a digest; the limit counts characters, not bytes."""
     fitting = "ä" * (dead_letters.QUEUE_NAME_CHARACTERS_MAX - len("dlq."))
     longer = fitting + "ä"
 
@@ -87,8 +89,8 @@ def letter(*, kept: dict[str, str], keep_id: bool) -> Message:
     )
 
 
-def test_a_letter_is_its_message_elsewhere() -> None:
-    """Payload, priority and origin are the same; it is new, and has no end."""
+def test_a_dead_letter_copies_its_message() -> None:
+    """Payload, priority and origin are kept; the timestamp is new, and it never expires."""
     made = letter(kept={}, keep_id=False)
 
     assert (body_of("dlq.q", b"payload"), b"payload") == (made.body, made.payload)
@@ -105,22 +107,22 @@ def test_a_letter_is_its_message_elsewhere() -> None:
     ("kept", "keep_id", "expected"),
     [({}, True, "7"), ({}, False, None), ({"": "mine"}, True, "mine")],
 )
-def test_a_letter_keeps_the_name_its_message_had(
+def test_a_dead_letter_keeps_its_messages_id(
     kept: dict[str, str], expected: str | None, *, keep_id: bool
 ) -> None:
-    """The publisher's, else the broker's if consumers knew it by that."""
+    """The publisher's id, or else the broker's if consumers knew that one."""
     assert expected == decode_headers(letter(kept=kept, keep_id=keep_id).headers).get("")
 
 
-def test_nothing_of_its_death_is_left_when_a_letter_is_sent_back() -> None:
-    """The rest stays as it was."""
+def test_replaying_a_dead_letter_removes_the_death_headers() -> None:
+    """The other headers stay."""
     block = letter(kept={"": "mine", "k": "v"}, keep_id=True).headers
 
     assert {"": "mine", "k": "v"} == decode_headers(dead_letters.headers_sent_back(block))
 
 
-def test_the_record_of_a_letter_says_which_message_it_ends() -> None:
-    """And everything of the letter itself."""
+def test_a_dead_letter_record_names_the_message_it_settles() -> None:
+    """It holds every field of the letter itself as well."""
     made = letter(kept={"k": "v"}, keep_id=False)
     made.expires_us = 77
     record = records.encode_dead_letter(made, subscription_id=4, after_id=5, message_id=7)

@@ -1,4 +1,4 @@
-"""Publisher-chosen ids and how long they are remembered."""
+"""Dedup ids, and how long they are remembered."""
 
 from braidmq.broker.dedup import IDS_MAX, NEW, DedupWindow
 from braidmq.broker.topics import Message, Topic, encode_headers
@@ -6,7 +6,7 @@ from braidmq.broker.topics import Message, Topic, encode_headers
 WINDOW_US = 100
 
 
-def test_a_repeat_is_known_by_the_id_it_got() -> None:
+def test_a_duplicate_finds_the_first_messages_id() -> None:
     """Within the window the same dedup id on the same topic is the same message."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "one", 7, 0)
@@ -16,8 +16,8 @@ def test_a_repeat_is_known_by_the_id_it_got() -> None:
     assert NEW == window.find("a", "two", WINDOW_US - 1)
 
 
-def test_the_window_ends() -> None:
-    """After it the id is new again, and costs no memory."""
+def test_a_dedup_id_expires_with_the_window() -> None:
+    """After the window the id is new again and uses no memory."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "one", 7, 0)
     window.remember("a", "two", 8, 50)
@@ -28,7 +28,7 @@ def test_the_window_ends() -> None:
 
 
 def test_a_refused_message_is_forgotten() -> None:
-    """Its repeat is accepted, and forgetting twice is no mistake."""
+    """Its retry is accepted; forgetting it twice does no harm."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "one", 7, 0)
     window.forget("a", "one")
@@ -37,8 +37,8 @@ def test_a_refused_message_is_forgotten() -> None:
     assert NEW == window.find("a", "one", 1)
 
 
-def test_a_message_that_was_refused_first_counts_from_its_acceptance() -> None:
-    """The refused attempt's time does not end the accepted one's window."""
+def test_the_window_of_a_retried_message_starts_at_its_acceptance() -> None:
+    """The time of the refused attempt does not shorten it."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "one", 7, 0)
     window.forget("a", "one")
@@ -49,8 +49,8 @@ def test_a_message_that_was_refused_first_counts_from_its_acceptance() -> None:
     assert NEW == window.find("a", "one", 60 + WINDOW_US)
 
 
-def test_an_id_that_was_used_anew_is_remembered_anew() -> None:
-    """Replay meets both messages, without anyone asking between them."""
+def test_a_reused_id_is_remembered_again() -> None:
+    """Recovery reads both messages with no lookup in between."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "one", 7, 0)
     window.remember("a", "one", 9, 150)
@@ -58,8 +58,8 @@ def test_an_id_that_was_used_anew_is_remembered_anew() -> None:
     assert 9 == window.find("a", "one", 200)
 
 
-def test_rows_make_the_window_again() -> None:
-    """A snapshot's window forgets at the same times as the one it was taken of."""
+def test_a_window_is_restored_from_its_rows() -> None:
+    """The restored window forgets each id at the same time as the original."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "one", 7, 0)
     window.remember("b", "two", 8, 30)
@@ -73,8 +73,8 @@ def test_rows_make_the_window_again() -> None:
     assert (NEW, 8) == (again.find("a", "one", 110), again.find("b", "two", 110))
 
 
-def test_no_more_ids_are_remembered_than_the_bound() -> None:
-    """However long the window is, inventing ids fills no memory: the oldest are forgotten."""
+def test_the_number_of_remembered_ids_is_bounded() -> None:
+    """A flood of new ids cannot fill the memory: the oldest are forgotten."""
     window = DedupWindow(WINDOW_US)
     for number in range(IDS_MAX + 2):
         window.remember("a", str(number), number + 1, 0)
@@ -84,8 +84,8 @@ def test_no_more_ids_are_remembered_than_the_bound() -> None:
     assert 3 == window.find("a", "2", 1)
 
 
-def test_long_ids_are_told_apart_and_kept_short() -> None:
-    """A publisher's id may be as long as a header; a repeat of it is still a repeat."""
+def test_long_ids_are_distinguished_and_stored_short() -> None:
+    """A dedup id may be as long as a header, and a duplicate is still found."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "x" * 60_000, 7, 0)
 
@@ -94,8 +94,8 @@ def test_long_ids_are_told_apart_and_kept_short() -> None:
     assert all(len(row[2]) < 100 for row in window.rows())
 
 
-def test_long_ids_are_known_again_after_a_restart() -> None:
-    """A snapshot has them short already: they are not shortened once more."""
+def test_long_ids_are_found_after_a_restart() -> None:
+    """A snapshot holds them shortened, and they are not shortened a second time."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "x" * 65, 7, 0)
     again = DedupWindow(WINDOW_US)
@@ -106,16 +106,16 @@ def test_long_ids_are_known_again_after_a_restart() -> None:
     assert window.rows() == again.rows()
 
 
-def test_a_memory_only_message_is_known_too() -> None:
-    """It has no id in the log, and its repeat is a repeat all the same."""
+def test_a_memory_only_message_is_remembered() -> None:
+    """It has no id in the log, but its duplicate is found all the same."""
     window = DedupWindow(WINDOW_US)
     window.remember("a", "one", 0, 0)
 
     assert 0 == window.find("a", "one", 1)
 
 
-def test_a_refused_message_is_forgotten_by_what_its_headers_say() -> None:
-    """A letter that a full queue redirected was meant for that queue."""
+def test_the_headers_of_a_refused_message_say_which_id_to_forget() -> None:
+    """A letter redirected by a full queue is forgotten under that queue's name."""
     window = DedupWindow(WINDOW_US)
     for topic, dedup_id in (("a", "one"), ("a", "two"), ("dlq.a", "two")):
         window.remember(topic, dedup_id, 7, 0)

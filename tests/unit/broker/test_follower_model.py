@@ -1,8 +1,7 @@
-"""Followers against what they must get, over whatever a generator thinks of.
+"""Followers against a model of what they must get, over random sequences of events.
 
-Each must get exactly the messages that are for it, in order, once; after a crash what was
-handed out lately may come again, and nothing is missing. `BRAIDMQ_MODEL_EXAMPLES` asks for more
-examples than usual.
+Each follower must get exactly its own messages, in order, once; after a crash recent deliveries
+may be repeated, and nothing is missing. `BRAIDMQ_MODEL_EXAMPLES` sets the number of examples.
 """
 
 import os
@@ -25,14 +24,14 @@ EXAMPLES: Final = int(os.environ.get("BRAIDMQ_MODEL_EXAMPLES", "150"))
 TOPICS: Final = ("a", "b")
 KEYS: Final = (KEY, OTHER_KEY)
 SLOTS: Final = 4
-"""Peers that may be there at once."""
+"""How many peers may be connected at once."""
 TTL_US: Final = 2_500 * MS
 OFFLINE_US: Final = 20 * S
 PAYLOAD_BYTES_MAX: Final = 60
 UNKNOWN: Final = -1
 
-SELDOM: Final = st.sampled_from([False, True, False, False])
-MOSTLY: Final = st.sampled_from([True, False, True, True])
+RARELY: Final = st.sampled_from([False, True, False, False])
+USUALLY: Final = st.sampled_from([True, False, True, True])
 rooms = st.sampled_from([0, 1, 100, 300, ROOM_BYTES, ROOM_BYTES])
 topics = st.sampled_from(TOPICS)
 keys = st.sampled_from(KEYS)
@@ -49,24 +48,24 @@ class Known:
 
 
 @dataclass
-class Place:
-    """A follower as its subscriber knows it."""
+class FollowerModel:
+    """A follower as its client knows it."""
 
     topic: str
     key: bytes
     owner: str
     start_id: int
-    last_id: int  # of what it got, or UNKNOWN since a crash
-    newest_id: int  # of all that it ever got
+    last_id: int  # of the messages it got, or UNKNOWN since a crash
+    newest_id: int  # of all messages it ever got
 
-    def is_of(self, other: "Place") -> bool:
+    def is_of(self, other: "FollowerModel") -> bool:
         return (self.topic, self.key, self.owner) == (other.topic, other.key, other.owner)
 
 
 class Followers(RuleBasedStateMachine):
-    """What may happen to followers."""
+    """Everything that may happen to followers."""
 
-    @initialize(offline=MOSTLY, route_all=SELDOM, room_bytes=rooms)
+    @initialize(offline=USUALLY, route_all=RARELY, room_bytes=rooms)
     def begin(self, offline: bool, route_all: bool, room_bytes: int) -> None:
         self.drive = Drive(
             Settings(
@@ -77,10 +76,10 @@ class Followers(RuleBasedStateMachine):
         )
         self.messages: dict[int, Known] = {}
         self.volatile: dict[bytes, tuple[str, bytes]] = {}
-        self.places: dict[int, Place] = {}
-        self.ended: dict[int, Place] = {}  # a crash may bring them back
+        self.models: dict[int, FollowerModel] = {}
+        self.ended: dict[int, FollowerModel] = {}  # a crash may bring them back
         self.peers: dict[int, Peer] = {}
-        self.begun: set[int] = set()  # followers whose record was seen to be committed
+        self.begun: set[int] = set()  # followers whose record is committed
         self.serial = 0
         self.handed = 0
         for slot in range(SLOTS - 1):
@@ -97,9 +96,9 @@ class Followers(RuleBasedStateMachine):
         qos=st.sampled_from([1, 1, 1, 0]),
         size=st.integers(0, PAYLOAD_BYTES_MAX - 8),
         count=st.integers(1, 6),
-        is_committed=MOSTLY,
+        is_committed=USUALLY,
     )
-    def publish(  # noqa: PLR0917 - hypothesis gives them by name
+    def publish(  # noqa: PLR0917 - hypothesis passes them by name
         self,
         topic: str,
         to: bytes,
@@ -118,40 +117,40 @@ class Followers(RuleBasedStateMachine):
             message.expires_us = self.drive.now_us + ttl_us if ttl_us else 0
             if qos == 0:
                 self.volatile[message.payload] = (topic, to)
-            given = self.drive.broker.publish(message, self.drive.now_us)
+            message_id = self.drive.broker.publish(message, self.drive.now_us)
             if qos:
-                self.messages[given] = Known(topic, to, message.expires_us)
+                self.messages[message_id] = Known(topic, to, message.expires_us)
 
         if is_committed:
             self.work_on_the_log(commits=True, batch_only=False)
 
     @rule(commits=st.booleans(), batch_only=st.booleans())
     def work_on_the_log(self, commits: bool, batch_only: bool) -> None:
-        """Commit what was accepted, or only take it, all of it or what was taken before."""
+        """Append the accepted records, and commit one batch of them or all."""
         drive = self.drive
         if not commits:
             drive.append()
             return
         while drive.batch is not None or drive.broker.wants_commit():
-            owed = {i: self.missing(place) for i, place in self.places.items()}
+            owed = {i: self.missing(model) for i, model in self.models.items()}
             drive.commit_batch()
-            self.look_at_beginners(owed)
+            self.check_new_followers(owed)
             if batch_only:
                 return
 
-    def look_at_beginners(self, owed: dict[int, list[int]]) -> None:
-        """Whose key is there already takes over what has not arrived there."""
+    def check_new_followers(self, owed: dict[int, list[int]]) -> None:
+        """A follower whose key is connected already takes over what that one misses."""
         followers = self.drive.broker.followers.by_id
-        for follower_id, place in self.places.items():
+        for follower_id, model in self.models.items():
             follower = followers[follower_id]
             if follower_id in self.begun or not follower.started or follower_id < 0:
                 continue
             self.begun.add(follower_id)
-            for other_id, other in self.places.items():
+            for other_id, other in self.models.items():
                 twin = followers[other_id]
-                if other_id in self.begun and twin.peer is not None and other.is_of(place):
+                if other_id in self.begun and twin.peer is not None and other.is_of(model):
                     assert all(missed > follower.began_id for missed in owed[other_id])
-            place.start_id = min(place.start_id, follower.began_id)
+            model.start_id = min(model.start_id, follower.began_id)
 
     # Subscribers.
 
@@ -170,39 +169,39 @@ class Followers(RuleBasedStateMachine):
         assert peer.principal is not None
         owner = peer.principal.name
         start_id = len(drive.log.records)
-        given = drive.broker.followers.follow(peer, drive.topic(topic), key, drive.now_us)
+        record_id = drive.broker.followers.follow(peer, drive.topic(topic), key, drive.now_us)
         follower = peer.following[topic]
         if before is not None and before is not follower:
             self.end(before.id)
-        wanted = Place(topic, key, owner, max(start_id, given), 0, 0)
-        place = self.places.setdefault(follower.id, wanted)
-        assert place.is_of(wanted)
-        assert (given > 0) == (not follower.started)
-        for follower_id, other in list(self.places.items()):
+        wanted = FollowerModel(topic, key, owner, max(start_id, record_id), 0, 0)
+        model = self.models.setdefault(follower.id, wanted)
+        assert model.is_of(wanted)
+        assert (record_id > 0) == (not follower.started)
+        for follower_id, other in list(self.models.items()):
             if follower_id not in drive.broker.followers.by_id:
-                # Another that was away with this key has ended: it had missed no more.
-                assert other.is_of(place)
+                # An offline follower with this key has ended: it had missed no more.
+                assert other.is_of(model)
                 assert all(missed > follower.cursor for missed in self.missing(other))
                 self.end(follower_id)
 
     def end(self, follower_id: int) -> None:
-        self.ended[follower_id] = self.places.pop(follower_id)
+        self.ended[follower_id] = self.models.pop(follower_id)
 
-    @rule(slot=slots, topic=topics, really=SELDOM)
-    def unfollow(self, slot: int, topic: str, really: bool) -> None:
+    @rule(slot=slots, topic=topics, happens=RARELY)
+    def unfollow(self, slot: int, topic: str, happens: bool) -> None:
         peer = self.peers.get(slot)
-        if peer is None or not really:
+        if peer is None or not happens:
             return
         self.take(slot, len(peer.deliveries))
         follower = peer.following.get(topic)
-        given = self.drive.broker.followers.unfollow(peer, self.drive.topic(topic))
-        assert (given > 0) == (follower is not None and follower.id > 0)
+        record_id = self.drive.broker.followers.unfollow(peer, self.drive.topic(topic))
+        assert (record_id > 0) == (follower is not None and follower.id > 0)
         if follower is not None:
             self.end(follower.id)
 
     @rule(slot=slots, count=st.integers(1, 9))
     def take(self, slot: int, count: int) -> None:
-        """Send the first of what a peer was given, as far as its wire lets it."""
+        """Send the first deliveries of a peer, as far as its connection allows."""
         peer = self.peers.get(slot)
         if peer is None:
             return
@@ -213,12 +212,12 @@ class Followers(RuleBasedStateMachine):
             message = delivery.message
             follower = peer.following[message.topic.name]
             if message.id:
-                self.check_is_next(self.places[follower.id], message)
+                self.check_is_next(self.models[follower.id], message)
             else:
                 assert (message.topic.name, message.recipient_key_id) == self.volatile[
                     message.payload
                 ]
-                assert self.is_meant(follower.key, message.recipient_key_id)
+                assert self.is_addressed(follower.key, message.recipient_key_id)
 
     @rule(slot=slots, room_bytes=rooms)
     def give_room(self, slot: int, room_bytes: int) -> None:
@@ -234,25 +233,25 @@ class Followers(RuleBasedStateMachine):
         if peer is None:
             return
         following = list(peer.following.values())
-        self.handed += len(peer.deliveries)  # they count, though they went nowhere
+        self.handed += len(peer.deliveries)  # they count although they were not sent
         self.drive.broker.detach(peer, self.drive.now_us)
         assert ([], {}, []) == (peer.deliveries, peer.following, peer.laggards)
         for follower in following:
-            place = self.places[follower.id]
+            model = self.models[follower.id]
             if follower.id not in self.drive.broker.followers.by_id:
-                assert follower.id < 0 or self.is_taken_over(place)
+                assert follower.id < 0 or self.is_taken_over(model)
                 self.end(follower.id)
             else:
                 assert follower.id > 0
 
-    def is_taken_over(self, place: Place) -> bool:
-        """Say whether all that a place misses is another's, also after a crash."""
+    def is_taken_over(self, model: FollowerModel) -> bool:
+        """Say whether another follower gets all that this one misses, also after a crash."""
         followers = self.drive.broker.followers.by_id
         twins = [
             (other_id, other)
-            for other_id, other in self.places.items()
-            if other is not place
-            and other.is_of(place)
+            for other_id, other in self.models.items()
+            if other is not model
+            and other.is_of(model)
             and other_id in followers
             and followers[other_id].peer is not None
         ]
@@ -261,7 +260,7 @@ class Followers(RuleBasedStateMachine):
                 twin.start_id < missed and (missed > twin_id or missed <= twin.newest_id)
                 for twin_id, twin in twins
             )
-            for missed in self.missing(place)
+            for missed in self.missing(model)
         )
 
     # The log and time.
@@ -284,13 +283,13 @@ class Followers(RuleBasedStateMachine):
     @rule(delay_us=st.sampled_from([20 * MS, 1 * S, 3 * S, OFFLINE_US]))
     def let_time_pass(self, delay_us: int) -> None:
         self.drive.advance(delay_us)
-        for over in self.drive.broker.take_leases_over():
-            assert over.subscription_id not in self.drive.broker.followers.by_id
-            self.end(over.subscription_id)
+        for ended_lease in self.drive.broker.take_leases_over():
+            assert ended_lease.subscription_id not in self.drive.broker.followers.by_id
+            self.end(ended_lease.subscription_id)
 
-    @rule(really=SELDOM, has_room_again=MOSTLY)
-    def fill_the_disk(self, really: bool, has_room_again: bool) -> None:
-        if not really:
+    @rule(happens=RARELY, has_room_again=USUALLY)
+    def fill_the_disk(self, happens: bool, has_room_again: bool) -> None:
+        if not happens:
             return
         refused = self.drive.refuse()
         for item in refused:
@@ -298,7 +297,7 @@ class Followers(RuleBasedStateMachine):
                 del self.messages[item.id]
             else:
                 assert isinstance(item, Followed)
-                self.places.pop(item.follower.id, None)
+                self.models.pop(item.follower.id, None)
         if has_room_again:
             self.make_room()
 
@@ -306,71 +305,71 @@ class Followers(RuleBasedStateMachine):
     def make_room(self) -> None:
         self.drive.broker.accept_again()
 
-    @rule(really=st.booleans())
-    def crash(self, really: bool) -> None:
-        if not really:
+    @rule(happens=st.booleans())
+    def crash(self, happens: bool) -> None:
+        if not happens:
             return
         self.drive.restart()
         self.peers = {}
         self.handed = 0
         committed_id = len(self.drive.log.records)
         self.messages = {i: known for i, known in self.messages.items() if i <= committed_id}
-        committed = {i: place for i, place in self.places.items() if 0 < i <= committed_id}
-        self.places = {}
+        committed = {i: model for i, model in self.models.items() if 0 < i <= committed_id}
+        self.models = {}
         for follower_id, follower in self.drive.broker.followers.by_id.items():
-            place = committed.pop(follower_id, None) or self.ended[follower_id]
-            self.places[follower_id] = place
+            model = committed.pop(follower_id, None) or self.ended[follower_id]
+            self.models[follower_id] = model
             self.begun.add(follower_id)
-            place.last_id = UNKNOWN
-            place.start_id = max(place.start_id, follower_id)
-            assert (place.topic, place.key, place.owner) == (
+            model.last_id = UNKNOWN
+            model.start_id = max(model.start_id, follower_id)
+            assert (model.topic, model.key, model.owner) == (
                 follower.topic.name,
                 follower.key,
                 follower.principal,
             )
         assert {} == committed
 
-    # What must be true.
+    # Invariants.
 
-    def is_meant(self, key: bytes, to: bytes) -> bool:
+    def is_addressed(self, key: bytes, to: bytes) -> bool:
         return not to or to == key[:8] or self.drive.settings.qumbed_route_all
 
-    def candidates(self, place: Place, after_id: int) -> list[int]:
-        """Return what is committed for a follower, above an id and not expired by now."""
-        first_id = max(after_id, place.start_id)
+    def candidates(self, model: FollowerModel, after_id: int) -> list[int]:
+        """Return the committed, unexpired messages of a follower above an id."""
+        first_id = max(after_id, model.start_id)
         return [
             i
             for i, known in sorted(self.messages.items())
             if first_id < i <= len(self.drive.log.records)
-            and known.topic == place.topic
-            and self.is_meant(place.key, known.to)
+            and known.topic == model.topic
+            and self.is_addressed(model.key, known.to)
             and not 0 < known.expires_us <= self.drive.now_us
         ]
 
-    def missing(self, place: Place) -> list[int]:
-        return self.candidates(place, place.newest_id)
+    def missing(self, model: FollowerModel) -> list[int]:
+        return self.candidates(model, model.newest_id)
 
-    def check_is_next(self, place: Place, message: Message) -> None:
+    def check_is_next(self, model: FollowerModel, message: Message) -> None:
         known = self.messages[message.id]
-        assert (known.topic, known.to) == (place.topic, message.recipient_key_id)
-        assert self.is_meant(place.key, known.to)
-        assert message.id > place.start_id
-        after_id = place.newest_id if place.last_id == UNKNOWN else place.last_id
-        if place.last_id != UNKNOWN:
-            assert message.id > place.last_id
-        skipped = [i for i in self.candidates(place, after_id) if i < message.id]
+        assert (known.topic, known.to) == (model.topic, message.recipient_key_id)
+        assert self.is_addressed(model.key, known.to)
+        assert message.id > model.start_id
+        after_id = model.newest_id if model.last_id == UNKNOWN else model.last_id
+        if model.last_id != UNKNOWN:
+            assert message.id > model.last_id
+        skipped = [i for i in self.candidates(model, after_id) if i < message.id]
         assert [] == skipped
-        place.last_id = message.id
-        place.newest_id = max(place.newest_id, message.id)
+        model.last_id = message.id
+        model.newest_id = max(model.newest_id, message.id)
 
     @invariant()
-    def those_behind_take_turns(self) -> None:
+    def followers_that_are_behind_take_turns(self) -> None:
         for peer in self.peers.values():
             behind = [f.id for f in peer.following.values() if f.behind]
             assert sorted(behind) == sorted(f.id for f in peer.laggards)
             assert [] == [f.id for f in peer.laggards[1:] if f.reading]
             if peer.laggards and peer.room_bytes > 0:
-                assert peer.laggards[0].reading  # nobody waits who need not
+                assert peer.laggards[0].reading  # none waits needlessly
 
     @invariant()
     def memory_is_bounded_by_the_room(self) -> None:
@@ -379,28 +378,28 @@ class Followers(RuleBasedStateMachine):
             assert peer.room_bytes > -(2 * PAYLOAD_BYTES_MAX + 8)
 
     @invariant()
-    def the_log_is_kept_for_those_who_need_it(self) -> None:
+    def the_log_keeps_what_followers_miss(self) -> None:
         needed_id = self.drive.broker.needed_id()
-        for place in self.places.values():
-            if place.last_id != UNKNOWN and (missing := self.missing(place)):
+        for model in self.models.values():
+            if model.last_id != UNKNOWN and (missing := self.missing(model)):
                 assert needed_id <= missing[0]
 
     @invariant()
-    def all_places_are_known_and_no_others(self) -> None:
-        assert set(self.places) == set(self.drive.broker.followers.by_id)
+    def the_broker_knows_exactly_these_followers(self) -> None:
+        assert set(self.models) == set(self.drive.broker.followers.by_id)
         listed = [f.id for name in TOPICS for f in self.drive.topic(name).followers]
-        assert sorted(self.places) == sorted(listed)
+        assert sorted(self.models) == sorted(listed)
         pending = sum(len(peer.deliveries) for peer in self.peers.values())
         assert self.handed + pending == self.drive.broker.stats.delivered
 
-    def everybody_gets_everything(self) -> None:
-        """Whoever is there, or comes back, misses nothing in the end."""
+    def every_follower_gets_everything(self) -> None:
+        """Every follower, connected or returning, misses nothing in the end."""
         self.make_room()
         self.work_on_the_log(commits=True, batch_only=False)
         away = [f for f in self.drive.broker.followers.by_id.values() if f.peer is None]
         for number, follower in enumerate(away):
             if follower.id not in self.drive.broker.followers.by_id:
-                continue  # another with its key has been taken up
+                continue  # another follower with its key has been resumed
             slot = SLOTS + number
             self.peers[slot] = peer_of(follower.principal)
             self.peers[slot].room_bytes = 0
@@ -410,14 +409,14 @@ class Followers(RuleBasedStateMachine):
         self.serve_reads(one=False)
         for slot, peer in list(self.peers.items()):
             self.take(slot, len(peer.deliveries))
-        for place in self.places.values():
-            assert [] == self.missing(place)
+        for model in self.models.values():
+            assert [] == self.missing(model)
         for slot in [slot for slot in self.peers if slot >= SLOTS]:
             self.leave(slot)
 
     def teardown(self) -> None:
         if hasattr(self, "drive"):
-            self.everybody_gets_everything()
+            self.every_follower_gets_everything()
 
 
 TestFollowers = Followers.TestCase

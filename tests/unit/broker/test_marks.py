@@ -1,4 +1,4 @@
-"""What a Qumbed publisher said of a message, in its headers."""
+"""Marks: a Qumbed publisher's schema, recipient and sender key, kept in headers."""
 
 import pytest
 
@@ -15,8 +15,8 @@ from tests.unit.broker.drive import body_of
 from tests.unit.broker.following import BOX, KEY, SENDER, id_of
 
 
-def test_what_a_publisher_said_is_kept_in_headers() -> None:
-    """Each only when it is there, in this order, keys in base64."""
+def test_marks_are_kept_in_headers() -> None:
+    """Only those given, in this order, with keys in base64."""
     message = Message(Topic("a"), 1, body_of("a", BOX))
     mark(message, schema_id="s", recipient_key_id=id_of(KEY), sender_public_key=SENDER)
     bare = Message(Topic("a"), 1, body_of("a"))
@@ -31,8 +31,8 @@ def test_what_a_publisher_said_is_kept_in_headers() -> None:
     assert (id_of(KEY), b"") == (message.recipient_key_id, bare.recipient_key_id)
 
 
-def test_what_a_publisher_said_is_found_in_the_headers_once() -> None:
-    """The second asker gets the same answer without a look."""
+def test_marks_are_parsed_once() -> None:
+    """A second call returns the same object without parsing."""
     message = Message(Topic("a"), 1, body_of("a", BOX))
     mark(message, schema_id="s", recipient_key_id=b"", sender_public_key=SENDER)
     found = marks_of(message)
@@ -41,8 +41,8 @@ def test_what_a_publisher_said_is_found_in_the_headers_once() -> None:
     assert found is marks_of(message)
 
 
-def test_nothing_is_said_of_another_strands_message() -> None:
-    """Whatever its headers are called."""
+def test_messages_of_other_strands_have_no_marks() -> None:
+    """Even if their headers have the same names."""
     message = Message(Topic("a"), 1, body_of("a", BOX))
     mark(message, schema_id="s", recipient_key_id=b"", sender_public_key=SENDER)
     message.origin = ORIGIN_VIBE
@@ -51,8 +51,8 @@ def test_nothing_is_said_of_another_strands_message() -> None:
     assert ("", b"", False) == (found.schema_id, found.sender_public_key, found.sealed)
 
 
-def test_marks_may_be_known_before_anyone_asks() -> None:
-    """Who has judged a payload need not have it judged again."""
+def test_marks_can_be_set_in_advance() -> None:
+    """A payload that has been judged is not judged again."""
     message = Message(Topic("a"), 1, body_of("a", b"x"))
     message.marks = Marks("s", SENDER, sealed=True)
 
@@ -60,13 +60,15 @@ def test_marks_may_be_known_before_anyone_asks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("headers", "expected"),
     [
         ({}, b""),
         ({"recipientKeyId": "AQIDBAUGBwg="}, id_of(KEY)),
-        ({"schemaId": "recipientKeyId"}, b""),  # a value of that name is no recipient
+        ({"schemaId": "recipientKeyId"}, b""),  # the name as a value is no recipient
     ],
 )
-def test_whom_headers_name(said: dict[str, str], expected: bytes) -> None:
-    """Nobody, unless the header is there."""
-    assert expected == recipient_of(encode_headers(said))
+def test_the_recipient_is_read_from_the_headers(
+    headers: dict[str, str], expected: bytes
+) -> None:
+    """Without the header there is none."""
+    assert expected == recipient_of(encode_headers(headers))

@@ -1,6 +1,6 @@
-"""The broker against a short oracle, over whatever a generator thinks of.
+"""The broker against a short oracle, over random sequences of events.
 
-`BRAIDMQ_MODEL_EXAMPLES` asks for more examples than usual.
+`BRAIDMQ_MODEL_EXAMPLES` sets the number of examples.
 """
 
 import os
@@ -22,11 +22,11 @@ EXAMPLES: Final = int(os.environ.get("BRAIDMQ_MODEL_EXAMPLES", "80"))
 OWNERS: Final = ("ada", "bob")
 SUBSCRIPTIONS_MAX: Final = 4
 TTL_US: Final = 2_500 * MS
-SELDOM: Final = st.sampled_from([False, True, False])
+RARELY: Final = st.sampled_from([False, True, False])
 
 
 class Model(Pair):
-    """What may happen to a broker."""
+    """Everything that may happen to a broker."""
 
     @initialize(
         window=st.sampled_from([1, 2, 4]),
@@ -71,11 +71,11 @@ class Model(Pair):
             return
         self.serial += 1
         payload = b"%d" % self.serial
-        given = self.drive.publish(topic, payload, qos=qos, ttl_us=ttl_us)
+        message_id = self.drive.publish(topic, payload, qos=qos, ttl_us=ttl_us)
         if qos:
-            assert given not in self.oracle.messages
+            assert message_id not in self.oracle.messages
             expires_us = self.drive.now_us + ttl_us if ttl_us else 0
-            self.oracle.messages[given] = Known(topic, payload, expires_us)
+            self.oracle.messages[message_id] = Known(topic, payload, expires_us)
             return
         self.oracle.published += 1
         for sub in self.started():
@@ -94,15 +94,15 @@ class Model(Pair):
         if self.drive.broker.refusal or len(self.oracle.subs) >= SUBSCRIPTIONS_MAX:
             return
         now_us = self.drive.now_us
-        qos = qos or int(topic != "a")  # only messages that never expire go to QoS 0
-        given = self.drive.broker.subscribe(
+        qos = qos or int(topic != "a")  # messages that may expire are not for QoS 0
+        sub_id = self.drive.broker.subscribe(
             peer_of(owner), self.drive.topic(topic), qos, now_us
         )
-        sub = Sub(given, topic, qos, owner, now_us, now_us)
-        self.oracle.subs[given] = self.oracle.ever[given] = sub
+        sub = Sub(sub_id, topic, qos, owner, now_us, now_us)
+        self.oracle.subs[sub_id] = self.oracle.ever[sub_id] = sub
 
     @rule(subscription_id=st.integers(0, 20), owner=st.sampled_from(OWNERS))
-    def attach_as_anyone(self, subscription_id: int, owner: str) -> None:
+    def attach_as_any_principal(self, subscription_id: int, owner: str) -> None:
         sub = self.oracle.subs.get(subscription_id)
         is_own = sub is not None and sub in self.started() and sub.owner == owner
         assert is_own == (
@@ -158,13 +158,13 @@ class Model(Pair):
         broker = self.drive.broker
         while (outcome := broker.acknowledge(consumer, tag, self.drive.now_us)) == WAIT:
             self.serve_all()
-        if tag not in self.oracle.doomed(sub):  # of those the broker may be ahead of us
+        if tag not in self.oracle.doomed(sub):  # the broker may have dead-lettered it already
             assert (DELIVERED if self.oracle.is_open(sub, tag) else UNKNOWN) == outcome
         if outcome == DELIVERED:
             self.oracle.settle(sub, tag)
         else:
             assert tag not in self.oracle.alive(sub) or tag not in sub.held
-            sub.held.pop(tag, None)  # its time was over
+            sub.held.pop(tag, None)  # its timer had run out
         return outcome
 
     @rule(data=st.data())
@@ -175,7 +175,7 @@ class Model(Pair):
 
     @rule(data=st.data(), rounds=st.integers(1, 3), is_abrupt=st.booleans())
     def neglect(self, data: st.DataObject, rounds: int, is_abrupt: bool) -> None:
-        """Take all there is and acknowledge nothing, again and again."""
+        """Take every message and acknowledge none, several times."""
         for _ in range(rounds):
             consumer = self.consumer(data)
             if consumer is None:
@@ -201,10 +201,10 @@ class Model(Pair):
             consumer.peer.room_bytes = room_bytes
             self.drive.broker.resume(consumer.peer, self.drive.now_us)
 
-    @rule(data=st.data(), really=SELDOM)
-    def unsubscribe(self, data: st.DataObject, really: bool) -> None:
+    @rule(data=st.data(), happens=RARELY)
+    def unsubscribe(self, data: st.DataObject, happens: bool) -> None:
         consumer = self.consumer(data)
-        if consumer is None or not really:
+        if consumer is None or not happens:
             return
         self.drive.broker.unsubscribe(consumer)
         self.end(consumer.subscription.id)
@@ -250,29 +250,29 @@ class Model(Pair):
         self.taken = None
         self.oracle.take_back(self.oracle.committed_id + 1)
         if not lasts:
-            self.room_is_made()
+            self.make_room()
 
     @rule()
-    def room_is_made(self) -> None:
+    def make_room(self) -> None:
         self.drive.broker.accept_again()
 
     @rule()
     def snapshot(self) -> None:
         now_us = self.drive.now_us
-        # A held credit is looked at once in a while only: by so much is it under-rated.
+        # Maintenance refreshes the lease of a consumer with credit, so it may lag that much.
         idle_us = {
             s.id: now_us - s.used_us + MAINTENANCE_US
             for s in self.oracle.subs.values()
             if s.qos
         }
         self.drive.snapshot()
-        self.pictured = (self.oracle.checkpoint(), idle_us)
+        self.snapshotted = (self.oracle.checkpoint(), idle_us)
         if self.drive.awaited_snapshot is None:
             self.keep_snapshot()
 
     def keep_snapshot(self) -> None:
-        assert self.pictured is not None
-        checkpoint, self.oracle.idle_us = self.pictured
+        assert self.snapshotted is not None
+        checkpoint, self.oracle.idle_us = self.snapshotted
         self.oracle.durable = max(self.oracle.durable, checkpoint, key=lambda one: one[0])
 
     @rule()
@@ -281,9 +281,9 @@ class Model(Pair):
         if self.drive.requests:
             self.drive.serve_one_read()
 
-    @rule(downtime_us=st.sampled_from([0, 2 * S, 90 * S]), really=SELDOM)
-    def crash(self, downtime_us: int, really: bool) -> None:
-        if really:
+    @rule(downtime_us=st.sampled_from([0, 2 * S, 90 * S]), happens=RARELY)
+    def crash(self, downtime_us: int, happens: bool) -> None:
+        if happens:
             self.restart(downtime_us)
 
     def restart(self, downtime_us: int) -> None:
@@ -294,9 +294,9 @@ class Model(Pair):
         self.forget_consumers(list(self.consumers))
         self.taken = None
 
-    @rule(delay_us=st.sampled_from([25 * S, 61 * S]), really=SELDOM)
-    def pause_for_long(self, delay_us: int, really: bool) -> None:
-        if really:
+    @rule(delay_us=st.sampled_from([25 * S, 61 * S]), happens=RARELY)
+    def pause_for_long(self, delay_us: int, happens: bool) -> None:
+        if happens:
             self.advance(delay_us)
 
     @rule(delay_us=st.sampled_from([1 * S, 3 * S, 2 * S, TTL_US, 200 * MS, 30 * MS]))
@@ -314,19 +314,19 @@ class Model(Pair):
     @invariant()
     def both_agree(self) -> None:
         self.every_delivery_was_due()
-        self.nobody_waits_who_need_not()
-        self.the_broker_holds_what_it_says()
+        self.no_consumer_waits_needlessly()
+        self.held_bytes_are_counted_exactly()
         self.counters_agree()
 
     def teardown(self) -> None:
-        """In the end every message of a durable subscription is handed out, or had its end."""
+        """In the end every message of a durable subscription was delivered or has ended."""
         if not hasattr(self, "drive"):
             return
         for consumer in list(self.consumers):
             self.disconnect_one(consumer)
         self.absorb()
         self.drive.broker.accept_again()
-        for _ in range(4):  # a dead letter, and the dead letter's own subscription
+        for _ in range(4):  # messages, dead letters, and the subscription to those
             self.drain()
             self.advance(self.limits.retry_backoff_max_us)
         self.check_the_end()

@@ -1,4 +1,4 @@
-"""Records on their way to the log."""
+"""Records waiting to be committed."""
 
 from braidmq.broker import records
 from braidmq.broker.delivery.acknowledgements import Progress
@@ -14,8 +14,8 @@ TOPIC = Topic("a")
 SUBSCRIPTION = Subscription(TOPIC, 1, "ada", Rules(Settings()))
 
 
-def test_ids_are_given_in_order() -> None:
-    """The first is 1, and each item knows its own."""
+def test_ids_are_assigned_in_order() -> None:
+    """The first is 1, and each item holds its own."""
     outgoing = Outgoing()
     first, second = Started(SUBSCRIPTION), Message(TOPIC, 1, b"")
 
@@ -27,7 +27,7 @@ def test_ids_are_given_in_order() -> None:
 
 
 def test_records_are_taken_once() -> None:
-    """What was taken is with the log; it stays pending until it is committed."""
+    """The log has them then; they stay pending until they are committed."""
     outgoing = Outgoing()
     outgoing.add(Started(SUBSCRIPTION), b"x")
 
@@ -38,7 +38,7 @@ def test_records_are_taken_once() -> None:
 
 
 def test_items_are_committed_in_order_and_no_further() -> None:
-    """Up to the id that the log has reported."""
+    """Only up to the id that the log has reported."""
     outgoing = Outgoing()
     items = [Ended(9, 1), Advanced({9: Progress()}), Started(SUBSCRIPTION)]
     for item in items:
@@ -50,8 +50,8 @@ def test_items_are_committed_in_order_and_no_further() -> None:
     assert [] == outgoing.take_committed(3)
 
 
-def test_refused_items_come_back_and_their_ids_are_given_again() -> None:
-    """Nobody has seen those ids; what waited behind the batch was not taken either."""
+def test_refused_items_are_returned_and_their_ids_reused() -> None:
+    """No client has seen those ids; items queued after the batch are returned too."""
     outgoing = Outgoing()
     message = Message(TOPIC, 1, b"")
     letter = Message(TOPIC, 1, b"")
@@ -71,19 +71,19 @@ def test_refused_items_come_back_and_their_ids_are_given_again() -> None:
     assert 2 == outgoing.add(Started(SUBSCRIPTION), b"again")
 
 
-def test_items_keep_what_they_are_about() -> None:
-    """A commit or a refusal needs to know."""
+def test_items_hold_what_a_commit_or_refusal_needs() -> None:
+    """A dead letter holds its message and entry; an end, its subscription and reason."""
     message = Message(TOPIC, 1, b"")
     entry = Entry(SUBSCRIPTION, message, 0)
-    buried = Buried(message, entry, message, is_letter=True)
+    item = Buried(message, entry, message, is_letter=True)
     ended = Ended(7, 2)
 
-    assert (message, entry, message) == (buried.letter, buried.entry, buried.message)
+    assert (message, entry, message) == (item.letter, item.entry, item.message)
     assert (7, 2) == (ended.subscription_id, ended.reason)
 
 
 def test_much_progress_becomes_several_records() -> None:
-    """A record has a bound; what a fence asks for is covered by the last of them."""
+    """Records have a size limit; a barrier waits for the last of them."""
     drive = Drive(Settings(window=200_000, window_bytes=10**9))
     consumers = [drive.subscribe("a") for _ in range(2)]
     ids = drive.publish_many("a", 140_000)
@@ -92,9 +92,9 @@ def test_much_progress_becomes_several_records() -> None:
         for message_id in ids[::2]:
             drive.ack(consumer, message_id)
     before = drive.broker.outgoing.last_id
-    fence = drive.broker.barrier()
+    barrier_id = drive.broker.barrier()
     drive.commit()
 
-    assert before + 2 == fence == drive.broker.committed_id
+    assert before + 2 == barrier_id == drive.broker.committed_id
     made = [records.read_progress(record) for record in drive.log.records[-2:]]
     assert [{1}, {2}] == [set(progress) for progress in made]

@@ -1,4 +1,4 @@
-"""What the declaration of a queue promises."""
+"""Queue policies."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,24 +18,24 @@ declared = st.tuples(
 ).map(list)
 
 
-def test_a_queue_that_says_nothing_has_the_defaults() -> None:
-    """RoundRobin without a bound, three attempts, no end of time, dead letters, durable."""
+def test_the_default_policy() -> None:
+    """RoundRobin, durable, unbounded, no time to live, three attempts, with dead letters."""
     assert [policy.ROUND_ROBIN, 0, policy.REDIRECT_TO_DLQ, 0, True, "", 3, True] == (
         Policy().values()
     )
 
 
 @given(declared)
-def test_values_and_policy_are_each_others_image(values: list[int | str | bool]) -> None:
-    """Two policies are the same when their values are; a snapshot keeps them as values."""
+def test_a_policy_survives_conversion_to_values(values: list[int | str | bool]) -> None:
+    """Snapshots keep policies as values, and policies are compared by their values."""
     again = policy.of_values(values).values()
 
     assert values == again
     assert [type(value) for value in values] == [type(value) for value in again]
 
 
-def test_dead_letters_wait_without_bounds_and_die_once() -> None:
-    """No size, no time, no attempts, and no dead letters of their own."""
+def test_the_policy_for_dead_letters_has_no_limits() -> None:
+    """No limit on size, time or attempts, and no dead letters of its own."""
     letters = policy.for_dead_letters()
 
     assert (0, 0, 0, False) == (
@@ -47,7 +47,7 @@ def test_dead_letters_wait_without_bounds_and_die_once() -> None:
     assert letters.durable
 
 
-def test_modes_and_strategies_have_the_numbers_of_the_protocol() -> None:
+def test_modes_and_strategies_have_the_protocols_numbers() -> None:
     """Clients send them as integers, in the order in which the specification lists them."""
     assert [0, 1, 2, 3] == [
         policy.ROUND_ROBIN,

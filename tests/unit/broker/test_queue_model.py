@@ -1,6 +1,6 @@
-"""Queues against a short oracle, over whatever a generator thinks of.
+"""Queues against a short oracle, over random sequences of events.
 
-`BRAIDMQ_MODEL_EXAMPLES` asks for more examples than usual.
+`BRAIDMQ_MODEL_EXAMPLES` sets the number of examples.
 """
 
 import os
@@ -27,13 +27,13 @@ from braidmq.broker.policy import (
 )
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import MS, ROOM_BYTES, S, peer_of
-from tests.unit.broker.queue_oracle import Known, Picture
+from tests.unit.broker.queue_oracle import Checkpoint, Known
 from tests.unit.broker.queue_pair import NAME, QueuePair
 
 EXAMPLES: Final = int(os.environ.get("BRAIDMQ_MODEL_EXAMPLES", "100"))
 CONSUMERS_MAX: Final = 4
 TTL_US: Final = 7 * S
-SELDOM: Final = st.sampled_from([False, True, False])
+RARELY: Final = st.sampled_from([False, True, False])
 
 MODES: Final = (ROUND_ROBIN, FAN_OUT_WITH_ACK, PRIORITY_BASED, FAN_OUT_WITHOUT_ACK)
 STRATEGIES: Final = (DROP_OLDEST, DROP_NEWEST, BLOCK_PUBLISHER, REDIRECT_TO_DLQ)
@@ -41,7 +41,7 @@ STRATEGIES: Final = (DROP_OLDEST, DROP_NEWEST, BLOCK_PUBLISHER, REDIRECT_TO_DLQ)
 
 @st.composite
 def policies(draw: st.DrawFn) -> list[int | str | bool]:
-    """Any policy that the oracle can follow."""
+    """Draw any policy that the oracle can follow."""
     policy = Policy()
     policy.mode = draw(st.sampled_from(MODES))
     policy.max_size = draw(st.sampled_from([0, 0, 1, 2, 5]))
@@ -49,14 +49,14 @@ def policies(draw: st.DrawFn) -> list[int | str | bool]:
     policy.max_attempts = draw(st.sampled_from([3, 2, 1]))
     policy.ttl_us = draw(st.sampled_from([0, 0, TTL_US]))
     if policy.mode in {ROUND_ROBIN, PRIORITY_BASED} and not policy.ttl_us:
-        # Elsewhere it does not show by itself which message has had its end.
+        # Otherwise the oracle could not tell which messages have ended.
         policy.dead_letters = draw(st.sampled_from([True, True, False]))
         policy.durable = draw(st.sampled_from([True, True, True, False]))
     return policy.values()
 
 
 class QueueModel(QueuePair):
-    """What may happen to a queue."""
+    """Everything that may happen to a queue."""
 
     @initialize(
         policy=policies(), window=st.sampled_from([1, 2, 4, 64]), count=st.integers(0, 6)
@@ -94,10 +94,10 @@ class QueueModel(QueuePair):
         message = drive.message(NAME, payload)
         message.priority = priority
         if has_room:
-            given = drive.broker.publish(message, drive.now_us)
-            if given:
-                self.oracle.messages[given] = Known(payload, priority, message.expires_us)
-                self.oracle.pending.append(given)
+            message_id = drive.broker.publish(message, drive.now_us)
+            if message_id:
+                self.oracle.messages[message_id] = Known(payload, priority, message.expires_us)
+                self.oracle.pending.append(message_id)
             else:
                 self.publish_volatile(payload, priority)
         elif self.policy.overflow == REDIRECT_TO_DLQ and self.policy.dead_letters:
@@ -115,7 +115,7 @@ class QueueModel(QueuePair):
         self.sync()
 
     def check_room(self, has_room: bool) -> None:
-        """The bound is exact: what is accepted and not committed counts as waiting."""
+        """The limit is exact: accepted but uncommitted messages count as waiting."""
         oracle = self.oracle
         if not all(view.is_exact for view in oracle.all_views()):
             return
@@ -131,7 +131,7 @@ class QueueModel(QueuePair):
         if len(self.consumers) >= CONSUMERS_MAX:
             return
         if not exact and self.policy.overflow == DROP_OLDEST:
-            return  # of two, it would not show whose oldest was dropped
+            return  # with two inexact views the oracle could not tell whose oldest was dropped
         consumer = self.drive.broker.queues.join(peer_of("ada"), self.queue, prefetch)
         self.heard[consumer] = []
         self.oracle.join(consumer)
@@ -141,7 +141,7 @@ class QueueModel(QueuePair):
         self.sync()
 
     def learn_attempts(self, consumer: QueueConsumer) -> None:
-        """What earlier subscribers tried counts on, and never for more than it was."""
+        """Attempts of earlier subscribers carry over, but are never overcounted."""
         view = self.oracle.view_of(consumer)
         for message_id, attempts in self.channel_of(consumer).position.known_attempts.items():
             if message_id in view.open and attempts:
@@ -214,7 +214,7 @@ class QueueModel(QueuePair):
             self.oracle.end(view, entry.id, "drop")
             self.ended_seen += 1
         self.drive.broker.queues.reject(entry, dead_letters.REJECTED, self.drive.now_us)
-        if entry.due_us:  # the log has no room for its letter
+        if entry.due_us:  # the log refused its dead letter
             assert self.refuses()
             view.aside[entry.id] = entry.due_us
         self.sync()
@@ -241,26 +241,26 @@ class QueueModel(QueuePair):
 
     # Operators.
 
-    @rule(really=SELDOM)
-    def purge(self, really: bool) -> None:
-        if not really or not all(view.is_exact for view in self.oracle.all_views()):
+    @rule(happens=RARELY)
+    def purge(self, happens: bool) -> None:
+        if not happens or not all(view.is_exact for view in self.oracle.all_views()):
             return
         waiting = self.oracle.waiting()
         self.oracle.purge()
         assert waiting == self.drive.broker.queues.purge(self.queue, self.drive.now_us)
         self.sync()
 
-    @rule(policy=policies(), really=SELDOM)
-    def delete_and_declare(self, policy: list[int | str | bool], really: bool) -> None:
-        if not really:
+    @rule(policy=policies(), happens=RARELY)
+    def delete_and_declare(self, policy: list[int | str | bool], happens: bool) -> None:
+        if not happens:
             return
-        self.room_is_made()
+        self.make_room()
         while self.drive.batch is not None:
             self.commit()
         self.drive.broker.queues.delete(self.queue)
         self.drive.commit()
         self.declare(of_values(policy))
-        self.taken = self.pictured = None
+        self.taken = self.snapshotted = None
 
     # The log and time.
 
@@ -268,7 +268,7 @@ class QueueModel(QueuePair):
     def append(self) -> None:
         if self.drive.batch is None:
             self.drive.append()
-            self.taken = self.oracle.picture()
+            self.taken = self.oracle.checkpoint()
 
     @rule()
     def commit(self) -> None:
@@ -293,19 +293,19 @@ class QueueModel(QueuePair):
             drive.awaited_snapshot = None
             self.keep_snapshot()
 
-    def newer(self, picture: Picture) -> Picture:
-        return max(self.oracle.durable, picture, key=lambda one: one.number)
+    def newer(self, checkpoint: Checkpoint) -> Checkpoint:
+        return max(self.oracle.durable, checkpoint, key=lambda one: one.number)
 
     @rule()
     def snapshot(self) -> None:
         self.drive.snapshot()
-        self.pictured = self.oracle.picture()
+        self.snapshotted = self.oracle.checkpoint()
         if self.drive.awaited_snapshot is None:
             self.keep_snapshot()
 
     def keep_snapshot(self) -> None:
-        if self.pictured is not None:
-            self.oracle.durable = self.newer(self.pictured)
+        if self.snapshotted is not None:
+            self.oracle.durable = self.newer(self.snapshotted)
 
     @rule(lasts=st.booleans())
     def refuse(self, lasts: bool) -> None:
@@ -315,10 +315,10 @@ class QueueModel(QueuePair):
         self.taken = None
         self.sync()
         if not lasts:
-            self.room_is_made()
+            self.make_room()
 
     @rule()
-    def room_is_made(self) -> None:
+    def make_room(self) -> None:
         self.drive.broker.accept_again()
 
     @rule()
@@ -328,15 +328,15 @@ class QueueModel(QueuePair):
             self.drive.serve_one_read()
             self.sync(drops_first=True)
 
-    @rule(really=SELDOM)
-    def crash(self, really: bool) -> None:
-        if really:
+    @rule(happens=RARELY)
+    def crash(self, happens: bool) -> None:
+        if happens:
             self.restart()
 
     def restart(self) -> None:
         self.drive.restart()
         self.oracle.crash()
-        self.given = []
+        self.entries = []
         self.taken = None
         self.dropped_seen = self.ended_seen = 0
 
@@ -358,18 +358,18 @@ class QueueModel(QueuePair):
         if hasattr(self, "drive"):
             self.every_delivery_was_due()
             self.the_counts_agree()
-            self.the_broker_holds_what_it_says()
+            self.held_bytes_are_counted_exactly()
             self.the_log_keeps_what_is_needed()
-            self.nobody_waits_who_need_not()
-            self.nothing_is_too_much()
+            self.no_consumer_waits_needlessly()
+            self.drop_oldest_keeps_its_limit()
 
     def teardown(self) -> None:
-        """In the end every message was acknowledged, or had an end that is counted."""
+        """In the end every message was acknowledged or has ended, and was counted."""
         if not hasattr(self, "drive") or self.policy.mode == FAN_OUT_WITHOUT_ACK:
             return
         for consumer in self.consumers:
             self.leave_with(consumer, counted=False)
-        self.room_is_made()
+        self.make_room()
         for _ in range(3):
             self.drain()
             self.advance(8 * S)

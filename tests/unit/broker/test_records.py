@@ -1,4 +1,4 @@
-"""Every durable fact as bytes on record."""
+"""The bytes of every record type."""
 
 import pytest
 from hypothesis import given
@@ -76,7 +76,7 @@ def as_rows(progress: dict[int, Progress]) -> dict[int, tuple[object, ...]]:
 
 
 def test_golden_bytes_of_a_message() -> None:
-    """The bytes on record and the message are each other's image."""
+    """The message encodes to the golden bytes, and they decode to the message."""
     block = encode_headers({"k": "v"})
     message = message_of(
         body_of("a", b"hi"), priority=2, origin=3, timestamp_us=1000, block=block
@@ -93,7 +93,7 @@ def test_golden_bytes_of_a_message() -> None:
 
 
 def test_golden_bytes_of_a_message_without_headers_and_payload() -> None:
-    """The topic is the end of it."""
+    """The record ends with the topic."""
     record = records.encode_message(message_of(body_of("ä")))
     read = records.StoredMessage(record)
 
@@ -101,8 +101,8 @@ def test_golden_bytes_of_a_message_without_headers_and_payload() -> None:
     assert (b"", "ä", body_of("ä")) == (read.headers, read.topic, read.body)
 
 
-def test_messages_that_share_their_first_part_are_encoded_alike() -> None:
-    """Whatever changes from one message to the next, the bytes are those of the slow way."""
+def test_the_plain_encoder_matches_the_general_one() -> None:
+    """It reuses the previous header; any field may change from one message to the next."""
     encoder = records.MessageEncoder()
     facts = [(1, 1, 5, 0), (1, 1, 5, 0), (2, 1, 5, 0), (2, 3, 5, 0), (2, 3, 6, 0), (2, 3, 6, 9)]
     for priority, origin, now_us, expires_us in facts:
@@ -119,15 +119,15 @@ def test_messages_that_share_their_first_part_are_encoded_alike() -> None:
     ("record", "headers_at", "body_at"),
     [(MESSAGE, 24, 30), (BARE_MESSAGE, 24, 24), (DEAD_LETTER, 48, 54)],
 )
-def test_a_head_says_where_the_rest_is(record: str, headers_at: int, body_at: int) -> None:
-    """A dead letter has more before its headers."""
+def test_a_head_locates_headers_and_body(record: str, headers_at: int, body_at: int) -> None:
+    """A dead letter has more fields before its headers."""
     head = records.Head(bytes.fromhex(record))
 
     assert (headers_at, body_at) == (head.headers_at, head.body_at)
 
 
 def test_golden_bytes_of_a_dead_letter() -> None:
-    """It is a message, and says which message it stands for in which subscription."""
+    """It is a message that also names the message and subscription it settles."""
     letter = message_of(
         body_of("dlq.a", b"hi"),
         priority=2,
@@ -147,13 +147,13 @@ def test_golden_bytes_of_a_dead_letter() -> None:
 
 
 def test_golden_bytes_of_a_subscription() -> None:
-    """Its own id is the subscription's, so none is inside."""
+    """The record's id is the subscription's, so it holds none."""
     assert bytes.fromhex(SUBSCRIBE) == records.encode_subscribe(1, 1000, "ada", "orders")
     assert (1, 1000, "ada", "orders") == records.read_subscribe(bytes.fromhex(SUBSCRIBE))
 
 
-def test_golden_bytes_of_the_end_of_a_subscription() -> None:
-    """It says why."""
+def test_golden_bytes_of_an_unsubscribe() -> None:
+    """It holds the reason."""
     assert bytes.fromhex(UNSUBSCRIBE) == records.encode_unsubscribe(9, records.ENDED_BY_LEASE)
     assert (9, records.ENDED_BY_LEASE) == records.read_unsubscribe(bytes.fromhex(UNSUBSCRIBE))
 
@@ -167,7 +167,7 @@ def declared() -> Policy:
 
 
 def test_golden_bytes_of_a_declaration() -> None:
-    """Its own id is the queue's, so none is inside; flags say durable and dead letters."""
+    """The record's id is the queue's, so it holds none; flags hold the booleans."""
     name, policy, created_us = records.read_declare(bytes.fromhex(DECLARE))
 
     assert bytes.fromhex(DECLARE) == records.encode_declare("örders", declared(), 1000)
@@ -188,21 +188,21 @@ def test_golden_bytes_of_a_declaration() -> None:
         st.booleans(),
     )
 )
-def test_whatever_is_declared_comes_back(policy: Policy) -> None:
-    """Every option, whatever its value."""
+def test_any_policy_survives_encoding(policy: Policy) -> None:
+    """Every option is kept, with any value."""
     name, read, created_us = records.read_declare(records.encode_declare("q", policy, 2**60))
 
     assert ("q", policy.values(), 2**60) == (name, read.values(), created_us)
 
 
-def test_golden_bytes_of_the_end_of_a_queue() -> None:
-    """It names the declaration by its id: a later one of that name is another queue."""
+def test_golden_bytes_of_a_queue_deletion() -> None:
+    """It names the queue by id: a later queue of the same name is another queue."""
     assert bytes.fromhex(DELETE) == records.encode_delete(9)
     assert 9 == records.read_delete(bytes.fromhex(DELETE))
 
 
-def test_what_is_no_message_has_no_place_in_the_index() -> None:
-    """Declarations and ends of queues neither."""
+def test_the_index_skips_queue_declarations_and_deletions() -> None:
+    """They have no topic in it."""
     for record in (DECLARE, DELETE):
         described = records.describe(bytes.fromhex(record))
 
@@ -210,7 +210,7 @@ def test_what_is_no_message_has_no_place_in_the_index() -> None:
 
 
 def test_golden_bytes_of_a_follower() -> None:
-    """A name and a topic may be any text; the key is 32 bytes."""
+    """Principal and topic may be any text; the key is 32 bytes."""
     key = bytes(range(32))
 
     assert bytes.fromhex(FOLLOW) == records.encode_follow(1000, key, "adä", "örders")
@@ -218,7 +218,7 @@ def test_golden_bytes_of_a_follower() -> None:
 
 
 def test_golden_bytes_of_a_sink_row() -> None:
-    """It differs from a message by its type only."""
+    """It differs from a message only in its type."""
     message = Message(Topic("a"), 1, body_of("a", b"hi"))
     message.priority, message.origin, message.expires_us = 2, ORIGIN_SPARK, 2000
     message.timestamp_us = 1000
@@ -236,8 +236,8 @@ def test_golden_bytes_of_a_sink_row() -> None:
     assert (0, 0, 0) == (read.settles_subscription, read.settles_after, read.settles_id)
 
 
-def test_golden_bytes_of_an_intent_and_its_end() -> None:
-    """Names may be any text, or nothing; stages are 16 bytes and their number of rows."""
+def test_golden_bytes_of_an_intent_and_its_completion() -> None:
+    """Names may be any text or empty; a stage is a 16-byte id and a row count."""
     stages = [(bytes(range(16)), 1000), (bytes(range(16, 32)), 0)]
 
     assert bytes.fromhex(INTENT) == records.encode_intent("adä", "q1", "", 7, stages)
@@ -248,7 +248,7 @@ def test_golden_bytes_of_an_intent_and_its_end() -> None:
 
 @pytest.mark.parametrize(("record", "removed"), [(CURSOR, False), (REMOVED_CURSOR, True)])
 def test_golden_bytes_of_a_cursor(record: str, *, removed: bool) -> None:
-    """Where it began and is, whose it is, and whether it still is."""
+    """Initial offset, position, principal, and whether it was removed."""
     encoded = records.encode_cursor("night", "adä", initial=9, position=12, removed=removed)
 
     assert bytes.fromhex(record) == encoded
@@ -256,7 +256,7 @@ def test_golden_bytes_of_a_cursor(record: str, *, removed: bool) -> None:
 
 
 def test_golden_bytes_of_progress() -> None:
-    """Several subscriptions in one record, also one of which there is nothing to say."""
+    """One record holds several subscriptions, even one without any progress."""
     read = records.read_progress(bytes.fromhex(PROGRESS))
 
     assert bytes.fromhex(PROGRESS) == records.encode_progress(progress_on_record())
@@ -275,10 +275,10 @@ def test_golden_bytes_of_progress() -> None:
         max_size=4,
     )
 )
-def test_progress_of_any_size_comes_back(
+def test_progress_of_any_size_survives_encoding(
     rows: dict[int, tuple[int, int, list[tuple[int, int]], dict[int, int]]],
 ) -> None:
-    """However many ranges and redeliveries stand between the subscriptions."""
+    """With any number of ranges and redeliveries per subscription."""
     progress: dict[int, Progress] = {}
     for subscription_id, (handed_id, count, ranges, attempts) in rows.items():
         made = progress[subscription_id] = Progress()
@@ -297,10 +297,10 @@ def test_progress_of_any_size_comes_back(
         (SINK_ROW, b"a", b"hi"),
     ],
 )
-def test_the_index_finds_topic_and_payload_of_a_message(
+def test_the_index_finds_a_messages_topic_and_payload(
     record: str, topic: bytes, payload: bytes
 ) -> None:
-    """The payload runs to the record's end."""
+    """The payload extends to the end of the record."""
     raw = bytes.fromhex(record)
     described = records.describe(raw)
 
@@ -309,8 +309,8 @@ def test_the_index_finds_topic_and_payload_of_a_message(
     assert records.StoredMessage(raw).timestamp_us == described.timestamp_us
 
 
-def test_the_index_keeps_the_small_numbers_of_a_message() -> None:
-    """Each in its own place."""
+def test_the_index_keeps_qos_priority_origin_and_time() -> None:
+    """None is swapped with another."""
     described = records.describe(bytes.fromhex(MESSAGE))
 
     assert (1, 2, 3, 1000) == (
@@ -324,8 +324,8 @@ def test_the_index_keeps_the_small_numbers_of_a_message() -> None:
 @pytest.mark.parametrize(
     "record", [SUBSCRIBE, UNSUBSCRIBE, PROGRESS, FOLLOW, INTENT, DONE, CURSOR, GAP]
 )
-def test_a_record_that_is_no_message_is_all_payload(record: str) -> None:
-    """It has no topic and no time."""
+def test_a_record_other_than_a_message_is_all_payload(record: str) -> None:
+    """It has no topic and no timestamp."""
     described = records.describe(bytes.fromhex(record))
 
     assert (b"", 0, 0, 0, 0, 0) == (
@@ -339,7 +339,7 @@ def test_a_record_that_is_no_message_is_all_payload(record: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 13, 126, 254])
-def test_an_unknown_type_is_refused_by_number(kind: int) -> None:
-    """A newer version's record is not guessed at; type 0 is never written."""
+def test_an_unknown_record_type_is_refused(kind: int) -> None:
+    """A newer version's record is never guessed at; type 0 is never written."""
     with pytest.raises(UnknownRecordError, match=f"type {kind}$"):
         records.describe(bytes([kind]) + b"anything")

@@ -1,4 +1,4 @@
-"""How the deliveries of one subscription are repeated, and when they are given up on."""
+"""Retry rules: when a message is redelivered, and when it is out of attempts."""
 
 import pytest
 
@@ -22,8 +22,8 @@ def letter_rules() -> Rules:
 @pytest.mark.parametrize(
     ("attempt", "expected"), [(1, 5), (2, 10), (3, 20), (4, 40), (5, 60), (6, 60), (10_000, 60)]
 )
-def test_the_delay_doubles_up_to_its_maximum(attempt: int, expected: int) -> None:
-    """min(backoff · 2^(n-1), maximum), for any number of deliveries."""
+def test_the_retry_delay_doubles_up_to_its_maximum(attempt: int, expected: int) -> None:
+    """It is min(backoff · 2^(n-1), maximum) after delivery n."""
     rules = Rules(Settings(retry_backoff_us=5, retry_backoff_max_us=60))
 
     assert expected == rules.delay_us(attempt)
@@ -43,7 +43,7 @@ def test_there_is_no_delay_before_the_first_delivery() -> None:
         (4, 5, False, True),
         (5, 5, True, False),
         (6, 5, True, False),
-        (0, 1, False, False),  # a first delivery goes with others, also when it is the only one
+        (0, 1, False, False),  # a first delivery is not alone, even if it is the only one
         (1, 1, True, False),
         (1, 2, False, True),
     ],
@@ -58,43 +58,45 @@ def test_deliveries_are_counted_in_total(
     assert last == rules.is_last(attempts)
 
 
-def test_a_queue_repeats_after_the_timeout_and_a_doubling_backoff() -> None:
-    """30 s, and 2 s that double up to 2 min."""
+def test_a_queue_redelivers_after_the_timeout_and_a_doubling_backoff() -> None:
+    """30 s, plus 2 s that double up to 2 min."""
     rules = queue_rules()
     delays = [rules.delay_us(attempt) // S for attempt in range(1, 9)]
 
     assert [32, 34, 38, 46, 62, 94, 150, 150] == delays
 
 
-def test_a_subscription_repeats_after_its_backoff_alone() -> None:
-    """Blip has no acknowledgement timeout of its own."""
+def test_a_subscription_redelivers_after_the_backoff_alone() -> None:
+    """Blip has no separate acknowledgement timeout."""
     rules = Rules(Settings(retry_backoff_us=5 * S, retry_backoff_max_us=60 * S))
 
     assert [5, 10, 20, 40, 60, 60] == [rules.delay_us(n) // S for n in range(1, 7)]
 
 
 @pytest.mark.parametrize(("attempts", "expected"), [(0, False), (2, False), (3, True)])
-def test_after_the_last_allowed_delivery_a_message_is_given_up_on(
+def test_a_message_is_exhausted_after_its_last_allowed_delivery(
     attempts: int, *, expected: bool
 ) -> None:
-    """Attempts count deliveries."""
+    """Every delivery counts as an attempt."""
     assert expected == queue_rules().is_exhausted(attempts)
 
 
 @pytest.mark.parametrize(("attempts", "expected"), [(0, False), (1, False), (2, True)])
-def test_the_delivery_before_the_end_goes_alone(attempts: int, *, expected: bool) -> None:
-    """It is known before it is made."""
+def test_the_last_allowed_delivery_is_known_in_advance(
+    attempts: int, *, expected: bool
+) -> None:
+    """The broker delivers it alone, so it must know before it delivers."""
     assert expected == queue_rules().is_last(attempts)
 
 
-def test_with_one_attempt_each_delivery_goes_alone() -> None:
-    """There is none before it, so it is said apart."""
+def test_with_one_attempt_the_first_delivery_goes_alone() -> None:
+    """No earlier delivery can announce it, so a flag does."""
     assert queue_rules(max_attempts=1).first_goes_alone
     assert not queue_rules(max_attempts=2).first_goes_alone
 
 
-def test_no_limit_is_no_end() -> None:
-    """Dead letters are never given up on, however often they are delivered."""
+def test_dead_letters_are_never_exhausted() -> None:
+    """However often they are delivered, no delivery is the last."""
     for rules in (
         of_policy(for_dead_letters(), Settings()),
         letter_rules(),
@@ -103,8 +105,8 @@ def test_no_limit_is_no_end() -> None:
         assert not rules.is_last(1_000_000)
 
 
-def test_a_queue_obeys_its_declaration() -> None:
-    """Where dead letters go, whether there are any, and what expires is one of them."""
+def test_a_queues_rules_follow_its_policy() -> None:
+    """They say where dead letters go, if anywhere, and that expired messages become some."""
     declared = Policy()
     declared.dead_letter_name = "grave"
     declared.dead_letters = False
@@ -118,8 +120,8 @@ def test_a_queue_obeys_its_declaration() -> None:
     )
 
 
-def test_a_subscription_obeys_the_settings() -> None:
-    """What expires ends; what is in flight is bounded by the window."""
+def test_a_subscriptions_rules_follow_the_settings() -> None:
+    """Expired messages are dropped, and the window bounds the messages in flight."""
     rules = Rules(Settings(max_retries=7, window=12))
 
     assert (7, 12, True, "", False, False) == (
@@ -132,8 +134,8 @@ def test_a_subscription_obeys_the_settings() -> None:
     )
 
 
-def test_a_queue_that_others_bury_in_loses_its_limits() -> None:
-    """Dead letters wait for whoever comes for them, and never die a second time."""
+def test_a_dead_letter_queue_has_no_attempt_limit() -> None:
+    """Dead letters wait for a consumer, and are never dead-lettered again."""
     rules = queue_rules(max_attempts=1)
     rules.lift_limits()
 

@@ -24,7 +24,7 @@ def new_entry() -> Entry:
 
 @dataclass
 class Sorted:
-    """Deadlines as a list of (when, number) that is sorted anew each time."""
+    """Deadlines as a list of (when, number), sorted after every change."""
 
     due: list[tuple[int, int]] = field(default_factory=list)
 
@@ -51,8 +51,8 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, max_size=40))
-def test_a_schedule_is_a_sorted_list(todo: list[tuple[str, int, int, int]]) -> None:
-    """Set, set again, clear and let time pass: both know the same next deadline and items."""
+def test_a_schedule_agrees_with_a_sorted_list(todo: list[tuple[str, int, int, int]]) -> None:
+    """Set, set again, clear and let time pass: both have the same deadline and items."""
     schedule, expected = Schedule(), Sorted()
     items = [new_entry() for _ in range(5)]
     now_us = 0
@@ -72,8 +72,8 @@ def test_a_schedule_is_a_sorted_list(todo: list[tuple[str, int, int, int]]) -> N
         assert (expected.due[0][0] if expected.due else 0) == schedule.next_due_us()
 
 
-def test_items_of_one_delay_fall_due_in_the_order_they_were_set() -> None:
-    """Time does not go back."""
+def test_items_with_the_same_delay_fall_due_in_order() -> None:
+    """They were set in that order, and time does not run backwards."""
     schedule = Schedule()
     items = [new_entry() for _ in range(10)]
     for now_us, item in enumerate(items):
@@ -84,8 +84,8 @@ def test_items_of_one_delay_fall_due_in_the_order_they_were_set() -> None:
     assert [] == schedule.take_due(2_000)
 
 
-def test_what_is_settled_in_time_does_not_pile_up() -> None:
-    """A row is never longer than twice what is live in it and a bit."""
+def test_settled_items_do_not_pile_up() -> None:
+    """A row is never much longer than twice its live items."""
     schedule = Schedule()
     live = [new_entry() for _ in range(300)]
     for item in live:
@@ -99,8 +99,8 @@ def test_what_is_settled_in_time_does_not_pile_up() -> None:
     assert live == schedule.take_due(101)
 
 
-def test_a_long_row_of_live_items_is_not_swept_in_vain() -> None:
-    """Sweeping again waits until the row has doubled; every item is still there."""
+def test_sweeping_a_row_keeps_its_live_items() -> None:
+    """Every item is still there after the row has grown past several sweeps."""
     schedule = Schedule()
     live = [new_entry() for _ in range(5 * SWEEP_MIN)]
     for item in live:

@@ -1,4 +1,4 @@
-"""Schemas and kinds of payloads."""
+"""Schemas, and the kinds of payload."""
 
 import json
 
@@ -67,7 +67,7 @@ INVALID: list[tuple[str, bytes, str]] = [
 
 @pytest.mark.parametrize(("schema_id", "payload"), VALID)
 def test_valid_payloads_have_no_problem(schema_id: str, payload: bytes) -> None:
-    """Further fields pass, ranges are not judged, the last of repeated names counts."""
+    """Extra fields pass, ranges are not checked, and the last of repeated names counts."""
     schemas = Schemas()
 
     assert "" == schemas.problem(schema_id, payload)
@@ -76,10 +76,10 @@ def test_valid_payloads_have_no_problem(schema_id: str, payload: bytes) -> None:
 
 
 @pytest.mark.parametrize(("schema_id", "payload", "where"), INVALID)
-def test_a_problem_names_the_place_and_never_the_value(
+def test_a_problem_names_the_path_and_never_the_value(
     schema_id: str, payload: bytes, where: str
 ) -> None:
-    """Whoever reads it in a log learns nothing of the payload."""
+    """A log that shows it does not reveal the payload."""
     schemas = Schemas()
     problem = schemas.problem(schema_id, payload)
 
@@ -89,7 +89,7 @@ def test_a_problem_names_the_place_and_never_the_value(
 
 
 def test_three_schemas_are_built_in() -> None:
-    """And no other id is known, the empty one neither."""
+    """No other id is known, not even the empty one."""
     schemas = Schemas()
 
     assert [COMMAND, HUMIDITY, TEMPERATURE] == schemas.ids()
@@ -120,13 +120,13 @@ BOX = b"\xff" * 40
         (b"", KEY, SCHEMA_INVALID, OPAQUE),
         (b"", b"", SCHEMA_INVALID, OPAQUE),
         (b'"\xff"', b"", SCHEMA_INVALID, OPAQUE),
-        (b"[" * 100_000 + b"]" * 100_000, b"", SCHEMA_INVALID, OPAQUE),  # nobody can read it
+        (b"[" * 100_000 + b"]" * 100_000, b"", SCHEMA_INVALID, OPAQUE),  # too deep to read
     ],
 )
 def test_a_payload_is_plain_sealed_or_opaque(
     payload: bytes, sender_key: bytes, with_schema: int, without: int
 ) -> None:
-    """JSON first, then a box, then anything; a schema is kept or the payload refused."""
+    """JSON first, then a box, then anything; a payload that breaks its schema is refused."""
     schemas = Schemas()
 
     assert with_schema == schemas.judge(payload, TEMPERATURE, sender_key)
@@ -135,7 +135,7 @@ def test_a_payload_is_plain_sealed_or_opaque(
 
 
 def test_a_schema_can_be_added() -> None:
-    """It is known, and judges, from then on."""
+    """Payloads are validated against it from then on."""
     schemas = Schemas()
     schemas.add("my.Flag", {"type": "array", "items": {"type": "boolean"}})
 
@@ -157,8 +157,8 @@ def test_a_schema_can_be_added() -> None:
         ({"\ud800": 5}, "is not a JSON Schema"),
     ],
 )
-def test_what_is_no_schema_is_refused(json_schema: dict[str, object], text: str) -> None:
-    """Nothing is fetched, from the network or from a file, and nothing is added."""
+def test_an_invalid_schema_is_refused(json_schema: dict[str, object], text: str) -> None:
+    """Nothing is fetched from the network or from a file, and nothing is added."""
     schemas = Schemas()
     with pytest.raises(SchemaError, match=text):
         schemas.add("my.Schema", json_schema)
@@ -167,8 +167,8 @@ def test_what_is_no_schema_is_refused(json_schema: dict[str, object], text: str)
 
 
 @pytest.mark.parametrize("schema_id", ["", "x" * 65_536, TEMPERATURE, "taken"])
-def test_an_id_is_given_once_and_fits_a_header(schema_id: str) -> None:
-    """The built-in ones cannot be replaced."""
+def test_a_schema_id_is_unique_and_fits_a_header(schema_id: str) -> None:
+    """The built-in schemas cannot be replaced."""
     schemas = Schemas()
     schemas.add("taken", {})
     with pytest.raises(SchemaError):
@@ -177,7 +177,7 @@ def test_an_id_is_given_once_and_fits_a_header(schema_id: str) -> None:
     assert SCHEMA_INVALID == schemas.judge(b"{}", TEMPERATURE, b"")
 
 
-def test_a_long_path_is_cut() -> None:
+def test_a_long_path_is_truncated() -> None:
     """A payload's own keys can make a path as long as the payload."""
     schemas = Schemas()
     schemas.add("my.Map", {"additionalProperties": {"type": "number"}})
@@ -187,8 +187,8 @@ def test_a_long_path_is_cut() -> None:
     assert problem.startswith("$.kkk")
 
 
-def test_a_number_of_thousands_of_digits_costs_nothing() -> None:
-    """It is JSON, but nothing to validate with."""
+def test_a_number_with_a_hundred_thousand_digits_is_not_parsed() -> None:
+    """It is JSON, but it fails validation."""
     payload = b'{"celsius":' + b"1" * 100_000 + b',"timestamp_ms":1,"sensor_id":"a"}'
     schemas = Schemas()
 
@@ -197,8 +197,8 @@ def test_a_number_of_thousands_of_digits_costs_nothing() -> None:
 
 
 @given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode), st.booleans())
-def test_any_bytes_have_a_judgement(payload: bytes, keyed: bool) -> None:
-    """Nothing raises, and JSON is what the standard library reads."""
+def test_any_bytes_get_a_verdict(payload: bytes, keyed: bool) -> None:
+    """Nothing raises, and JSON is whatever the standard library can read."""
     try:
         json.loads(payload.decode(), parse_constant=int)
     except ValueError:

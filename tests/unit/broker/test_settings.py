@@ -1,12 +1,12 @@
-"""The numbers that delivery obeys."""
+"""The delivery settings."""
 
 import pytest
 
 from braidmq.broker.settings import Settings
 
 
-def test_the_defaults_are_those_of_the_manual() -> None:
-    """Five deliveries, five seconds to a minute, no time limit, a day's lease."""
+def test_the_defaults_match_the_manual() -> None:
+    """Five deliveries, five seconds to a minute, no time to live, a day's lease."""
     settings = Settings()
 
     assert 5 == settings.max_retries
@@ -18,8 +18,8 @@ def test_the_defaults_are_those_of_the_manual() -> None:
     assert 512 * 1024 * 1024 == settings.memory_bytes
 
 
-def test_every_number_can_be_set() -> None:
-    """Nothing is swapped on the way."""
+def test_every_setting_can_be_given() -> None:
+    """None is swapped with another."""
     settings = Settings(
         max_retries=1,
         retry_backoff_us=2,
@@ -47,8 +47,8 @@ def test_every_number_can_be_set() -> None:
     ]
 
 
-def test_numbers_that_make_no_sense_are_our_own_mistake() -> None:
-    """The configuration has refused them before."""
+def test_invalid_settings_are_a_programming_error() -> None:
+    """The configuration refuses them earlier."""
     with pytest.raises(AssertionError):
         Settings(max_retries=0)
     with pytest.raises(AssertionError):
@@ -61,8 +61,8 @@ def test_numbers_that_make_no_sense_are_our_own_mistake() -> None:
         Settings(window_bytes=0)
 
 
-def test_followers_are_not_kept_and_get_what_is_theirs_by_default() -> None:
-    """Each of the three can be set."""
+def test_followers_are_not_kept_offline_by_default() -> None:
+    """Nor do they get messages for other keys; each of the three can be set."""
     plain = Settings()
     other = Settings(offline_us=1, qumbed_route_all=True, qumbed_gateway_off=True)
 

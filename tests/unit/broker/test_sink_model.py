@@ -1,8 +1,8 @@
-"""Whatever is killed, refused and repeated: each row of a batch is on its topic once, in order.
+"""Through crashes, refusals and retries, each row of a batch is on its topic once, in order.
 
-The driver below does what `server.sink` does, without a disk or a loop: it finishes what is
-open, passes over what is done, and else begins anew, each time with other stages, in which the
-rows are cut and ordered in another way. A crash keeps any prefix of the records.
+The driver below does what `server.sink` does, without a disk or an event loop: it finishes the
+open batch, skips one that is done, and otherwise begins, each time with new stages in which the
+rows are split and ordered differently. A crash keeps any prefix of the records.
 """
 
 from collections.abc import Callable
@@ -21,21 +21,21 @@ CHANCE: Final = 0.5
 
 
 class Driver:
-    """A query with its batches, the stages it has written, and a broker that suffers."""
+    """A query with its batches, the stages it has written, and a broker to disturb."""
 
     def __init__(self, sizes: list[int], seed: int) -> None:
         self.rng = Random(seed)
         self.drive = Drive()
         self.sizes = sizes
         self.stages: dict[bytes, list[Row]] = {}
-        self.attempts: dict[int, list[list[Row]]] = {}  # of each batch: the rows as they stood
-        self.confirmed = -1  # the last batch that was told to be done
+        self.attempts: dict[int, list[list[Row]]] = {}  # of each batch: the staged rows
+        self.confirmed = -1  # the last batch reported as done
         self.current = 0
 
-    # What the query does.
+    # The query.
 
     def commit(self) -> None:
-        """Commit a batch, perhaps once more, as far as it goes at once."""
+        """Commit a batch, perhaps a second time, as far as it goes in one turn."""
         self._commit(
             self.rng.randint(0, min(self.current, len(self.sizes) - 1)),
             rows_max=self.rng.randint(1, 4),
@@ -82,10 +82,10 @@ class Driver:
         taken = drive.broker.sinks.append(rows, drive.broker.committed_id, drive.now_us)
         assert count == taken
 
-    # What happens to the broker.
+    # Events at the broker.
 
     def log_commits(self) -> None:
-        """Let the log commit what it was given."""
+        """Let the log commit its records."""
         self.drive.commit()
         done = self.drive.broker.sinks.last_done("q", "")
         if done is not None and self.drive.broker.sinks.open is None:
@@ -93,34 +93,34 @@ class Driver:
             self.current = done.batch + 1
 
     def log_refuses(self) -> None:
-        """Let the log have no room for what it was given."""
+        """Let the log refuse its records."""
         self.drive.refuse()
 
     def crash(self) -> None:
-        """Kill the broker while it appends: some of the batch is in the log."""
+        """Kill the broker while it appends: part of the batch is in the log."""
         batch = self.drive.append()
         self.drive.log.records += batch[: self.rng.randint(0, len(batch))]
         self.drive.restart()
 
     def snapshot(self) -> None:
-        """Let a snapshot be taken."""
+        """Take a snapshot."""
         self.drive.snapshot()
 
     def publish(self) -> None:
-        """Let somebody else publish to the same topic."""
+        """Let another publisher publish to the same topic."""
         if not self.drive.broker.refusal:
             self.drive.publish(TOPICS[0], b"else")
 
     # The end.
 
     def finish(self) -> None:
-        """Do all batches, undisturbed."""
+        """Commit all remaining batches, undisturbed."""
         while self.current < len(self.sizes):
             self._commit(self.current, rows_max=max(self.sizes), finishes=True)
             self.log_commits()
 
     def appended(self) -> list[Row]:
-        """Return the rows that the log has, in its order."""
+        """Return the rows in the log, in order."""
         found: list[Row] = []
         for record in self.drive.log.records:
             if record[0] == records.SINK_ROW:
@@ -129,7 +129,7 @@ class Driver:
         return found
 
 
-HAPPENINGS: Final[list[Callable[[Driver], None]]] = [
+EVENTS: Final[list[Callable[[Driver], None]]] = [
     Driver.commit,
     Driver.log_commits,
     Driver.log_refuses,
@@ -145,18 +145,18 @@ OFTEN: Final = [Driver.commit, Driver.commit, Driver.log_commits, Driver.crash]
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=3),
-    st.lists(st.sampled_from([*HAPPENINGS, *OFTEN]), min_size=5, max_size=60),
+    st.lists(st.sampled_from([*EVENTS, *OFTEN]), min_size=5, max_size=60),
     st.integers(0, 2**32),
 )
 def test_every_row_is_on_its_topic_once_and_in_the_order_of_its_stages(
     sizes: list[int],
-    happenings: list[Callable[[Driver], None]],
+    events: list[Callable[[Driver], None]],
     seed: int,
 ) -> None:
-    """One attempt at each batch counts, whole; what was told to be done stays done."""
+    """One whole attempt at each batch counts; a batch reported as done stays done."""
     driver = Driver(sizes, seed)
-    for happening in happenings:
-        happening(driver)
+    for event in events:
+        event(driver)
         done = driver.drive.broker.sinks.last_done("q", "")
         assert driver.confirmed <= (-1 if done is None else done.batch)
     driver.finish()

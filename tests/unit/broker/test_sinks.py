@@ -1,4 +1,4 @@
-"""Sinks: a batch from its intent to its end, queues on the way, a full log, restarts."""
+"""Sinks: a batch from its intent to its end, full queues, a full log, and restarts."""
 
 import pytest
 
@@ -34,12 +34,12 @@ def begin(
     return drive.broker.sinks.begin("ada", query, sink, batch, [(STAGE, count)])
 
 
-def append(drive: Drive, given: list[Row]) -> int:
-    return drive.broker.sinks.append(given, drive.broker.committed_id, drive.now_us)
+def append(drive: Drive, batch_rows: list[Row]) -> int:
+    return drive.broker.sinks.append(batch_rows, drive.broker.committed_id, drive.now_us)
 
 
 def payloads(drive: Drive, topic: str = "t") -> list[bytes]:
-    """Return what the log has of a sink's rows on a topic."""
+    """Return the payloads of a topic's sink rows in the log."""
     found = [
         records.StoredMessage(record)
         for record in drive.log.records
@@ -59,8 +59,8 @@ def do_batch(drive: Drive, batch: int, *, query: str = "q") -> None:
 # One batch.
 
 
-def test_a_batch_is_an_intent_its_rows_and_its_end() -> None:
-    """One behind the other, and other records between if they come then."""
+def test_a_batch_writes_an_intent_its_rows_and_its_end() -> None:
+    """In that order; records of other publishers may come in between."""
     drive = Drive()
     begin(drive)
     append(drive, rows(b"1", b"2"))
@@ -75,14 +75,14 @@ def test_a_batch_is_an_intent_its_rows_and_its_end() -> None:
     assert [b"1", b"2", b"3"] == payloads(drive)
 
 
-def test_rows_are_delivered_as_durable_messages_of_spark() -> None:
-    """With the headers and priority of the row, in its order."""
+def test_rows_are_delivered_as_durable_messages_from_spark() -> None:
+    """In order, each with its headers and priority."""
     drive = Drive()
     consumer = drive.subscribe("t")
     block = encode_headers({"k": "v"})
     begin(drive, 2)
     append(drive, [("t", b"1", block, PRIORITY_HIGH), ("t", b"2", b"", 1)])
-    assert drive.poll(consumer) is None  # it is not committed
+    assert drive.poll(consumer) is None  # not committed yet
     drive.commit()
     first, second = drive.poll(consumer), drive.poll(consumer)
 
@@ -98,8 +98,8 @@ def test_rows_are_delivered_as_durable_messages_of_spark() -> None:
     assert b"2" == second.message.payload
 
 
-def test_rows_that_wait_in_the_log_are_read_back_from_it() -> None:
-    """Backlog is of one kind, whoever wrote it."""
+def test_a_backlog_of_rows_is_read_back_from_the_log() -> None:
+    """A backlog of rows is read like any other."""
     drive = Drive(Settings(window=1))
     consumer = drive.subscribe("t")
     begin(drive)
@@ -114,7 +114,7 @@ def test_rows_that_wait_in_the_log_are_read_back_from_it() -> None:
 
 
 def test_rows_have_the_time_to_live_of_their_topic_or_queue() -> None:
-    """As any publish to it."""
+    """Just as a publish to it has."""
     drive = Drive(Settings(message_ttl_us=5 * MS))
     declared = Policy()
     declared.ttl_us = 7 * MS
@@ -127,8 +127,8 @@ def test_rows_have_the_time_to_live_of_their_topic_or_queue() -> None:
     assert [5 * MS, 7 * MS] == [one.expires_us - drive.now_us for one in found]
 
 
-def test_a_batch_without_rows_is_done_too() -> None:
-    """A repeat of it must be known."""
+def test_a_batch_without_rows_is_recorded_as_done() -> None:
+    """The broker must recognize a retry of it."""
     drive = Drive()
     drive.broker.sinks.begin("ada", "q", "", 4, [])
     drive.broker.sinks.finish()
@@ -143,10 +143,8 @@ def test_a_batch_without_rows_is_done_too() -> None:
     ("row", "stage", "number"),
     [(0, STAGE, 0), (1, STAGE, 1), (2, OTHER, 0), (4, OTHER, 2)],
 )
-def test_each_row_of_a_batch_has_its_place_in_a_stage(
-    row: int, stage: bytes, number: int
-) -> None:
-    """Stages without rows are passed over."""
+def test_each_row_of_a_batch_is_located_in_a_stage(row: int, stage: bytes, number: int) -> None:
+    """Stages without rows are skipped."""
     empty = bytes(16)
     stages = [(empty, 0), (STAGE, 2), (empty, 0), (OTHER, 3), (empty, 0)]
     intent = Intent(1, "ada", "q", "", 1, stages)
@@ -155,11 +153,11 @@ def test_each_row_of_a_batch_has_its_place_in_a_stage(
     assert (stage, number) == intent.locate(row)
 
 
-# What is remembered.
+# Completed batches.
 
 
 def test_the_last_batch_of_each_query_and_sink_is_remembered() -> None:
-    """Two sinks of one query are two."""
+    """Two sinks of one query are remembered separately."""
     drive = Drive()
     do_batch(drive, 1)
     do_batch(drive, 2)
@@ -171,15 +169,15 @@ def test_the_last_batch_of_each_query_and_sink_is_remembered() -> None:
     ]
 
     assert [2, 1, 7] == [done.batch for done in found if done is not None]
-    assert drive.broker.sinks.last_done("nobody", "") is None
+    assert drive.broker.sinks.last_done("unknown", "") is None
 
 
 def plain(number: int) -> str:
     return f"{number:032x}"
 
 
-def test_of_plain_writes_the_newest_are_remembered() -> None:
-    """Each has a query of its own; a stream is kept though it has done batch 0 only."""
+def test_only_the_newest_plain_writes_are_remembered() -> None:
+    """Each has its own query name; a stream is kept even if it has only done batch 0."""
     drive = Drive()
     stream = "00000000-0000-0000-0000-000000000000"
     do_batch(drive, 0, query=stream)
@@ -200,8 +198,8 @@ def test_of_plain_writes_the_newest_are_remembered() -> None:
     assert [True, True, False, True] == known()
 
 
-def test_queries_are_never_forgotten_so_there_is_a_bound() -> None:
-    """A new one is not taken above it; plain writes and known queries are."""
+def test_the_number_of_queries_is_bounded() -> None:
+    """Queries are never forgotten; above the limit only known ones and plain writes fit."""
     drive = Drive()
     known = [(str(number), "", "ada", 1, 1) for number in range(QUERIES_MAX - 1)]
     drive.broker.sinks.restore(None, known)
@@ -229,7 +227,7 @@ def full_queue(drive: Drive, overflow: int, *, letters: bool = True) -> None:
 
 @pytest.mark.parametrize("overflow", [BLOCK_PUBLISHER, DROP_NEWEST])
 def test_rows_wait_for_room_in_their_queue(overflow: int) -> None:
-    """Whether it blocks or refuses its publishers: no row is lost."""
+    """Whether the queue blocks or refuses its publishers, no row is lost."""
     drive = Drive()
     full_queue(drive, overflow)
     begin(drive)
@@ -246,8 +244,8 @@ def test_rows_wait_for_room_in_their_queue(overflow: int) -> None:
     assert [b"1", b"2", b"3"] == payloads(drive)
 
 
-def test_the_oldest_gives_way_in_a_queue_that_drops_it() -> None:
-    """The rows are in the log all the same."""
+def test_rows_displace_the_oldest_where_the_queue_drops_it() -> None:
+    """All rows are in the log all the same."""
     drive = Drive()
     full_queue(drive, DROP_OLDEST)
     begin(drive)
@@ -259,8 +257,8 @@ def test_the_oldest_gives_way_in_a_queue_that_drops_it() -> None:
     assert 1 == drive.broker.stats.dropped.overflow
 
 
-def test_rows_are_redirected_to_the_dead_letters_of_a_queue_that_says_so() -> None:
-    """They count as appended: one record each, in the place of the row."""
+def test_rows_are_redirected_to_dead_letters_where_the_policy_says_so() -> None:
+    """They count as appended: each dead letter replaces its row."""
     drive = Drive()
     full_queue(drive, REDIRECT_TO_DLQ)
     intent = begin(drive)
@@ -274,8 +272,8 @@ def test_rows_are_redirected_to_the_dead_letters_of_a_queue_that_says_so() -> No
     assert 1 == drive.broker.stats.dead_lettered
 
 
-def test_rows_wait_where_a_redirection_leads_nowhere() -> None:
-    """A queue without dead letters refuses what it has no room for."""
+def test_rows_wait_where_redirection_is_impossible() -> None:
+    """A full queue without dead letters refuses them."""
     drive = Drive()
     full_queue(drive, REDIRECT_TO_DLQ, letters=False)
     begin(drive)
@@ -283,8 +281,8 @@ def test_rows_wait_where_a_redirection_leads_nowhere() -> None:
     assert 2 == append(drive, rows(b"1", b"2", b"3"))
 
 
-def test_rows_are_durable_in_a_queue_that_is_not() -> None:
-    """A row without a record would come again after a crash, or never."""
+def test_rows_are_durable_even_in_a_memory_only_queue() -> None:
+    """After a crash, a row without a record would be repeated or lost."""
     drive = Drive()
     declared = Policy()
     declared.durable = False
@@ -301,10 +299,10 @@ def test_rows_are_durable_in_a_queue_that_is_not() -> None:
 
 
 def test_rows_wait_while_there_are_too_many_topics() -> None:
-    """A publisher could not make one more either."""
+    """A publisher could not create another topic either."""
     drive = Drive()
     drive.topic("t")
-    drive.broker.topics._names_bytes = TOPIC_NAMES_BYTES_MAX  # noqa: SLF001 - to be there soon
+    drive.broker.topics._names_bytes = TOPIC_NAMES_BYTES_MAX  # noqa: SLF001 - a million names take long
     begin(drive, 2)
 
     assert 1 == append(drive, [*rows(b"1"), *rows(b"2", topic="new")])
@@ -314,8 +312,8 @@ def test_rows_wait_while_there_are_too_many_topics() -> None:
 # A full log.
 
 
-def test_rows_that_a_full_log_refused_are_due_again() -> None:
-    """Those before them are not; nobody is told that a message was refused."""
+def test_rows_refused_by_a_full_log_are_due_again() -> None:
+    """Earlier rows are not, and no publish counts as refused."""
     drive = Drive()
     drive.declare("t")
     intent = begin(drive)
@@ -335,8 +333,8 @@ def test_rows_that_a_full_log_refused_are_due_again() -> None:
     assert [b"1", b"2", b"3"] == payloads(drive)
 
 
-def test_an_intent_that_a_full_log_refused_was_never_there() -> None:
-    """Nor were the rows behind it."""
+def test_an_intent_refused_by_a_full_log_is_dropped() -> None:
+    """The rows after it are dropped too."""
     drive = Drive()
     begin(drive)
     append(drive, rows(b"1"))
@@ -350,8 +348,8 @@ def test_an_intent_that_a_full_log_refused_was_never_there() -> None:
 
 
 @pytest.mark.parametrize("earlier", [[], [3]])
-def test_an_end_that_a_full_log_refused_is_not_the_end(earlier: list[int]) -> None:
-    """The batch is open again, with all its rows, and what was done before it is so again."""
+def test_a_batch_whose_end_was_refused_is_open_again(earlier: list[int]) -> None:
+    """It has all its rows, and the batch before it is the last one done."""
     drive = Drive()
     for batch in earlier:
         do_batch(drive, batch)
@@ -374,8 +372,8 @@ def test_an_end_that_a_full_log_refused_is_not_the_end(earlier: list[int]) -> No
     assert 4 == done.batch
 
 
-def test_a_row_and_its_batchs_end_can_be_refused_together() -> None:
-    """The batch is open, and the row is due."""
+def test_a_row_and_the_end_of_its_batch_can_be_refused_together() -> None:
+    """The batch is open again, and the row is due."""
     drive = Drive()
     intent = begin(drive, 2)
     append(drive, rows(b"1"))
@@ -388,8 +386,8 @@ def test_a_row_and_its_batchs_end_can_be_refused_together() -> None:
     assert 1 == intent.appended
 
 
-def test_what_was_done_before_a_refusal_stays_done() -> None:
-    """A later batch's refusal does not reach back."""
+def test_a_batch_done_before_a_refusal_stays_done() -> None:
+    """Refusing a later batch does not affect it."""
     drive = Drive()
     do_batch(drive, 1)
     begin(drive, 1, batch=2)
@@ -409,15 +407,15 @@ def test_what_was_done_before_a_refusal_stays_done() -> None:
 @pytest.mark.parametrize("with_snapshot", [False, True])
 @pytest.mark.parametrize("committed", range(4))
 def test_after_a_restart_the_next_row_is_due(committed: int, *, with_snapshot: bool) -> None:
-    """However many have their records by then; a snapshot in the middle changes nothing."""
+    """For any number of committed rows, with and without a snapshot in between."""
     drive = Drive()
     begin(drive)
-    given = rows(b"1", b"2", b"3")
-    append(drive, given[:committed])
+    batch_rows = rows(b"1", b"2", b"3")
+    append(drive, batch_rows[:committed])
     if with_snapshot:
         drive.snapshot()
     drive.commit()
-    append(drive, given[committed:])
+    append(drive, batch_rows[committed:])
     drive.restart()
     intent = drive.broker.sinks.open
 
@@ -432,15 +430,15 @@ def test_after_a_restart_the_next_row_is_due(committed: int, *, with_snapshot: b
         intent.stages,
     )
     assert (committed, 3) == (intent.appended, intent.rows)
-    append(drive, given[committed:])
+    append(drive, batch_rows[committed:])
     drive.broker.sinks.finish()
     drive.commit()
     assert [b"1", b"2", b"3"] == payloads(drive)
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
-def test_what_is_done_is_known_after_a_restart(*, with_snapshot: bool) -> None:
-    """Whether a snapshot or the records say so."""
+def test_a_done_batch_is_known_after_a_restart(*, with_snapshot: bool) -> None:
+    """Whether it is recovered from a snapshot or from the records."""
     drive = Drive()
     begin(drive, 2, batch=4)
     append(drive, rows(b"1", b"2"))
@@ -456,8 +454,8 @@ def test_what_is_done_is_known_after_a_restart(*, with_snapshot: bool) -> None:
     assert ("ada", 4, 2) == (done.principal, done.batch, done.rows)
 
 
-def test_rows_and_ends_whose_intent_a_repair_gave_up_are_messages_and_nothing() -> None:
-    """The rows are on their topic; of what batch they were, nobody knows any more."""
+def test_rows_whose_intent_a_repair_removed_are_plain_messages() -> None:
+    """The rows are on their topic; the end of their batch is ignored."""
     drive = Drive()
     do_batch(drive, 1)
     drive.log.records[0] = bytes([records.GAP]) + bytes(16)
@@ -468,8 +466,8 @@ def test_rows_and_ends_whose_intent_a_repair_gave_up_are_messages_and_nothing() 
     assert 1 == drive.topic("t").message_count
 
 
-def test_a_row_is_no_repeat_of_a_message() -> None:
-    """A header that looks like a publisher's own id says nothing of a row."""
+def test_a_rows_dedup_header_is_ignored() -> None:
+    """A header that looks like a dedup id means nothing on a row."""
     drive = Drive()
     block = encode_headers({HEADER: "7"})
     begin(drive, 1)
@@ -481,8 +479,8 @@ def test_a_row_is_no_repeat_of_a_message() -> None:
     assert NEW == drive.broker.dedup.find("t", "7", drive.now_us)
 
 
-def test_a_refused_row_does_not_make_a_message_unknown() -> None:
-    """The id in its header may be that of a message which is there."""
+def test_a_refused_row_does_not_erase_a_dedup_id() -> None:
+    """The id in its header may belong to a message in the log."""
     drive = Drive()
     first = drive.publish_once(drive.message("t"), "7")
     drive.commit()

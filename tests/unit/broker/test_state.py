@@ -1,4 +1,4 @@
-"""The broker as bytes: snapshots, replay of each record, and what a restart brings back."""
+"""The broker's state: snapshots, replay of each record, and recovery after a restart."""
 
 import msgspec
 import pytest
@@ -9,28 +9,28 @@ from braidmq.broker.broker import DELIVERED, MAINTENANCE_US, UNKNOWN, WAIT, Brok
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import encode_headers
-from tests.unit.broker.drive import START_US, Drive, S, body_of, message_of, peer_of
+from tests.unit.broker.drive import (
+    START_US,
+    Drive,
+    S,
+    body_of,
+    message_of,
+    peer_of,
+    replayed,
+)
 
 GAP = bytes([records.GAP]) + (5).to_bytes(8, "little") + (9).to_bytes(8, "little")
-
-
-def replayed(*log: bytes) -> Broker:
-    broker = Broker(Settings())
-    for record_id, record in enumerate(log, 1):
-        state.replay(broker, record_id, record)
-    state.recovered(broker, len(log) + 1, START_US)
-    return broker
 
 
 def message(topic: str, timestamp_us: int = 7) -> bytes:
     return records.encode_message(message_of(body_of(topic), timestamp_us=timestamp_us))
 
 
-# Each record by itself.
+# Each record type.
 
 
 def test_a_replayed_message_is_counted_on_its_topic() -> None:
-    """The topic knows its newest id, and the broker the newest time it has met."""
+    """The topic has its latest id, and the broker the latest timestamp of all."""
     broker = replayed(message("a", 9), message("a", 7), message("b", 3))
     rows = [(t.name, t.message_count, t.last_id) for t in broker.topics.all()]
 
@@ -39,16 +39,16 @@ def test_a_replayed_message_is_counted_on_its_topic() -> None:
     assert (3, 4) == (broker.committed_id, broker.outgoing.next_id)
 
 
-def test_a_replayed_message_with_headers_of_its_own_is_no_repeat_of_anything() -> None:
-    """Only the publisher's own id of a message is looked for."""
+def test_a_replayed_message_without_a_dedup_id_leaves_none_behind() -> None:
+    """Other headers are not dedup ids."""
     block = encode_headers({"k": "v"})
     broker = replayed(records.encode_message(message_of(body_of("a"), block=block)))
 
     assert 0 == len(broker.dedup)
 
 
-def test_a_replayed_subscription_is_there_again() -> None:
-    """With its principal and topic; one of QoS 0 lived in memory only."""
+def test_a_replayed_subscription_is_restored() -> None:
+    """With its principal and topic, unless its QoS is 0: that is memory-only."""
     broker = replayed(
         records.encode_subscribe(1, 8, "ada", "a"), records.encode_subscribe(0, 9, "ada", "a")
     )
@@ -59,8 +59,8 @@ def test_a_replayed_subscription_is_there_again() -> None:
     assert 9 == broker.latest_us
 
 
-def test_a_replayed_end_ends_the_subscription() -> None:
-    """Also of one that was of QoS 0, of which nothing is known."""
+def test_a_replayed_unsubscribe_ends_the_subscription() -> None:
+    """One for an unknown subscription, whose QoS was 0, is ignored."""
     broker = replayed(
         records.encode_subscribe(1, 8, "ada", "a"),
         records.encode_unsubscribe(1, records.ENDED_BY_REQUEST),
@@ -72,8 +72,8 @@ def test_a_replayed_end_ends_the_subscription() -> None:
     assert [[]] == [topic.subscriptions for topic in broker.topics.all()]
 
 
-def test_replayed_progress_is_settled_and_counted() -> None:
-    """Ranges, the newest hand-out, and attempts; progress of who is gone is passed over."""
+def test_replayed_progress_is_applied() -> None:
+    """Ranges, the last delivery and attempts; an ended subscription's progress is skipped."""
     made = Progress()
     made.handed_id, made.ranges, made.attempts = 4, [(1, 2)], {3: 4}
     broker = replayed(
@@ -89,7 +89,7 @@ def test_replayed_progress_is_settled_and_counted() -> None:
 
 
 def test_a_replayed_dead_letter_settles_its_message() -> None:
-    """One record for both facts; the letter is a message of its own topic."""
+    """One record does both; the letter is a message on its own topic."""
     letter = message_of(body_of("dlq.a"))
     broker = replayed(
         records.encode_subscribe(1, 8, "ada", "a"),
@@ -103,15 +103,15 @@ def test_a_replayed_dead_letter_settles_its_message() -> None:
     assert [("a", 1, 2), ("dlq.a", 2, 4)] == rows
 
 
-def test_a_gap_is_passed_over() -> None:
-    """What a repair gave up is not there, and that is all."""
+def test_a_gap_is_skipped() -> None:
+    """The records that a repair removed are missing; nothing else changes."""
     broker = replayed(message("a"), GAP)
 
     assert [1] == [topic.message_count for topic in broker.topics.all()]
 
 
 def test_a_record_of_an_unknown_type_is_refused() -> None:
-    """It is a newer version's; to go on would be to lose it."""
+    """A newer version wrote it; ignoring it would lose its content."""
     with pytest.raises(UnknownRecordError, match="type 13"):
         replayed(b"\x0d")
 
@@ -119,8 +119,8 @@ def test_a_record_of_an_unknown_type_is_refused() -> None:
 # Snapshots.
 
 
-def story(drive: Drive) -> dict[int, list[int]]:
-    """What each subscription is given after a restart."""
+def deliveries_after_restart(drive: Drive) -> dict[int, list[int]]:
+    """Return the ids that each subscription gets after a restart."""
     drive.restart()
     return {
         s.id: drive.poll_ids(drive.attach(s.id, peer=peer_of(s.principal)), 8)
@@ -128,8 +128,8 @@ def story(drive: Drive) -> dict[int, list[int]]:
     }
 
 
-def test_a_snapshot_and_the_records_behind_it_are_the_same_as_all_records() -> None:
-    """Recovery is bounded by the snapshot, and tells the same story."""
+def test_a_snapshot_and_later_records_equal_all_records() -> None:
+    """Recovery from the snapshot leads to the same deliveries."""
     drive = Drive()
     consumer = drive.subscribe("a")
     other = drive.subscribe("b", name="bob")
@@ -142,21 +142,21 @@ def test_a_snapshot_and_the_records_behind_it_are_the_same_as_all_records() -> N
     drive.commit()
     drive.ack(consumer, ids[0])
     (fresh,) = drive.publish_many("a", 1)
-    by_snapshot = story(drive)
+    by_snapshot = deliveries_after_restart(drive)
     drive.log.snapshots.clear()
 
     assert [ids[2], ids[3], ids[4], ids[5], fresh, 0, 0, 0] == by_snapshot[1]
     assert [*others, 0, 0, 0, 0, 0, 0] == by_snapshot[2]
-    assert by_snapshot == story(drive)
+    assert by_snapshot == deliveries_after_restart(drive)
 
 
-def test_a_snapshot_covers_what_is_on_its_way() -> None:
-    """Messages, subscriptions and dead letters that have an id below its own."""
+def test_a_snapshot_covers_uncommitted_records() -> None:
+    """Messages, subscriptions and dead letters whose ids are below its own."""
     drive = Drive(Settings(max_retries=1))
     consumer = drive.subscribe("a")
     drive.publish_many("a", 1)
     drive.poll(consumer)
-    drive.disconnect(consumer)  # buried, not committed
+    drive.disconnect(consumer)  # dead-lettered, not committed
     late = drive.publish("a", b"late")
     pending = drive.broker.subscribe(peer_of("bob"), drive.topic("a"), 1, drive.now_us)
     drive.broker.subscribe(peer_of("bob"), drive.topic("a"), 0, drive.now_us)
@@ -166,15 +166,16 @@ def test_a_snapshot_covers_what_is_on_its_way() -> None:
     drive.restart()
     rows = [(t.name, t.message_count, t.last_id) for t in drive.broker.topics.all()]
 
-    assert after + 1 == drive.log.snapshots[0][0]  # and the hand-out of what was buried
+    # The record after it holds the progress of the dead-lettered message.
+    assert after + 1 == drive.log.snapshots[0][0]
     assert [("a", 3, after), ("dlq.a", 1, 4)] == rows
     assert [1, pending] == list(drive.broker.subscriptions.by_id)
     assert [late, after, 0] == drive.poll_ids(drive.attach(1), 3)
     assert [after, 0] == drive.poll_ids(drive.attach(pending, peer=peer_of("bob")), 2)
 
 
-def test_a_snapshot_counts_only_once_it_is_committed() -> None:
-    """A crash before that goes back to the one before it."""
+def test_a_snapshot_counts_only_once_its_records_are_committed() -> None:
+    """A crash before that falls back to the previous one."""
     drive = Drive()
     drive.subscribe("a")
     drive.publish("a")
@@ -185,8 +186,8 @@ def test_a_snapshot_counts_only_once_it_is_committed() -> None:
     assert 1 == drive.broker.committed_id
 
 
-def test_a_snapshot_knows_attempts_of_messages_that_were_not_read_again() -> None:
-    """Two crashes in a row do not give a poison message new chances."""
+def test_a_snapshot_keeps_the_attempts_of_unread_messages() -> None:
+    """Two crashes in a row do not give a poison message new attempts."""
     drive = Drive(Settings(max_retries=3, window=1))
     consumer = drive.subscribe("a")
     (poison,) = drive.publish_many("a", 1)
@@ -207,8 +208,8 @@ def test_a_snapshot_knows_attempts_of_messages_that_were_not_read_again() -> Non
     assert [poison] == [letter.settles_id for letter in drive.dead_letters("dlq.a")]
 
 
-def test_the_lease_is_counted_without_downtime() -> None:
-    """What lay unused for 50 of 60 seconds has 10 left, however long the broker was away."""
+def test_downtime_does_not_count_towards_a_lease() -> None:
+    """A lease unused for 50 of 60 seconds has 10 left, however long the broker was down."""
     drive = Drive(Settings(lease_us=60 * S))
     drive.subscribe("a")
     drive.advance(50 * S)
@@ -225,7 +226,7 @@ def test_the_lease_is_counted_without_downtime() -> None:
 
 
 def test_use_after_the_snapshot_renews_the_lease() -> None:
-    """The progress record says that it was used; the snapshot's word is old."""
+    """The progress record proves use; the snapshot is out of date."""
     drive = Drive(Settings(lease_us=60 * S))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 1)
@@ -240,11 +241,11 @@ def test_use_after_the_snapshot_renews_the_lease() -> None:
     assert [1] == list(drive.broker.subscriptions.by_id)
 
 
-# What a restart brings back.
+# Restarts.
 
 
-def test_what_is_acknowledged_stays_acknowledged() -> None:
-    """And what is not comes back oldest first, with the same tags, before newer ones."""
+def test_acknowledged_messages_stay_acknowledged() -> None:
+    """The others are redelivered oldest first, with the same tags, before newer ones."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 6)
@@ -257,8 +258,8 @@ def test_what_is_acknowledged_stays_acknowledged() -> None:
     assert [ids[1], ids[3], ids[4], ids[5], 0] == drive.poll_ids(drive.attach(1), 5)
 
 
-def test_an_acknowledgement_that_was_not_committed_is_forgotten() -> None:
-    """A client that wants to know asks for the fence."""
+def test_a_crash_loses_uncommitted_acknowledgements() -> None:
+    """A client that must be sure waits for a barrier."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 1)
@@ -270,8 +271,8 @@ def test_an_acknowledgement_that_was_not_committed_is_forgotten() -> None:
     assert ids == drive.poll_ids(drive.attach(1), 1)
 
 
-def test_a_tag_of_before_the_restart_is_looked_up_in_the_log() -> None:
-    """It is open, though it was not read again: the answer waits for the log."""
+def test_a_tag_from_before_the_restart_is_looked_up_in_the_log() -> None:
+    """Its message is unsettled but not in memory, so the answer waits for the log."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 3)
@@ -285,12 +286,12 @@ def test_a_tag_of_before_the_restart_is_looked_up_in_the_log() -> None:
     drive.serve_reads()
     assert [consumer.peer] == drive.broker.take_touched()
     assert DELIVERED == drive.ack_once(consumer, ids[1])
-    assert UNKNOWN == drive.ack_once(consumer, ids[2])  # never handed out
+    assert UNKNOWN == drive.ack_once(consumer, ids[2])  # never delivered
     assert [ids[0], ids[2]] == drive.poll_ids(consumer, 2)
 
 
-def test_one_stuck_message_does_not_make_a_restart_read_what_is_settled() -> None:
-    """Ten thousand acknowledged behind it are one range, and reads jump over it."""
+def test_recovery_skips_settled_messages_after_a_stuck_one() -> None:
+    """Ten thousand acknowledged messages after it are one range, which reads skip."""
     drive = Drive(Settings(window=64))
     consumer = drive.subscribe("a")
     stuck = drive.publish("a")
@@ -311,8 +312,8 @@ def test_one_stuck_message_does_not_make_a_restart_read_what_is_settled() -> Non
     assert [(1, stuck), (settled_id, fresh)] == spans
 
 
-def test_everything_settled_up_to_the_end_needs_no_read() -> None:
-    """Ranges that reach the newest message end the reading before it begins."""
+def test_messages_settled_up_to_the_newest_need_no_read() -> None:
+    """Ranges that reach the newest message leave nothing to read."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 3)
@@ -331,23 +332,23 @@ def test_everything_settled_up_to_the_end_needs_no_read() -> None:
 
 
 def test_dedup_ids_survive_a_restart() -> None:
-    """By the records, and by a snapshot."""
+    """From the records, and from a snapshot."""
     drive = Drive()
-    given = drive.publish_once(drive.message("a"), "one")
+    message_id = drive.publish_once(drive.message("a"), "one")
     drive.commit()
     drive.restart()
 
-    assert given == drive.publish_once(drive.message("a"), "one")
+    assert message_id == drive.publish_once(drive.message("a"), "one")
 
     drive.snapshot()
     drive.restart()
 
-    assert given == drive.publish_once(drive.message("a"), "one")
+    assert message_id == drive.publish_once(drive.message("a"), "one")
     assert 1 == drive.broker.stats.duplicates
 
 
-def test_a_dead_letter_is_no_repeat_of_its_message() -> None:
-    """It carries the header of what it was, and nobody has published it under that id."""
+def test_a_dead_letters_dedup_header_is_ignored() -> None:
+    """It keeps its message's headers, but no publisher sent it with that id."""
     drive = Drive(Settings(max_retries=1))
     consumer = drive.subscribe("a")
     drive.publish_once(drive.message("a"), "one")
@@ -356,13 +357,13 @@ def test_a_dead_letter_is_no_repeat_of_its_message() -> None:
     drive.disconnect(consumer)
     drive.commit()
     drive.restart()
-    given = drive.publish_once(drive.message("dlq.a"), "one")
+    message_id = drive.publish_once(drive.message("dlq.a"), "one")
 
-    assert drive.broker.committed_id + 1 == given
+    assert drive.broker.committed_id + 1 == message_id
 
 
-def test_attempts_of_settled_messages_are_forgotten_at_the_start() -> None:
-    """They would be carried from snapshot to snapshot for ever."""
+def test_recovery_forgets_the_attempts_of_settled_messages() -> None:
+    """Otherwise every snapshot would carry them for ever."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 2)
@@ -370,7 +371,7 @@ def test_attempts_of_settled_messages_are_forgotten_at_the_start() -> None:
     drive.disconnect(consumer)
     consumer = drive.attach(1)
     drive.poll_ids(consumer, 2)
-    drive.advance(20_000)  # the attempts have a record of their own
+    drive.advance(20_000)  # the attempts get their own record
     drive.commit()
     drive.ack(consumer, ids[0])
     drive.commit()
@@ -384,28 +385,28 @@ NEWER = {2: ["followers", "cursors", "intent", "done"], 3: ["cursors", "intent",
 
 @pytest.mark.parametrize("version", NEWER)
 def test_a_snapshot_of_an_earlier_version_is_read(version: int) -> None:
-    """It says nothing of what was not there yet, and all the rest."""
+    """It lacks what did not exist then, and everything else is restored."""
     drive = Drive()
     drive.subscribe("a")
     ids = drive.publish_many("a", 2)
     drive.snapshot()
     last_id, data = drive.log.snapshots.pop()
-    told = msgspec.msgpack.decode(data)
-    assert 4 == told["version"]
-    older = {key: value for key, value in told.items() if key not in NEWER[version]}
+    content = msgspec.msgpack.decode(data)
+    assert 4 == content["version"]
+    older = {key: value for key, value in content.items() if key not in NEWER[version]}
     older["version"] = version
     drive.log.snapshots.append((last_id, msgspec.msgpack.encode(older)))
 
-    assert {1: [*ids, 0, 0, 0, 0, 0, 0]} == story(drive)
+    assert {1: [*ids, 0, 0, 0, 0, 0, 0]} == deliveries_after_restart(drive)
     assert drive.broker.sinks.open is None
     assert [] == drive.broker.cursors.all()
 
 
-def test_a_snapshot_of_a_later_version_is_not_guessed_at() -> None:
-    """Half of what it says would be lost."""
+def test_a_snapshot_of_a_later_version_is_refused() -> None:
+    """Reading it could lose part of its content."""
     drive = Drive()
     _, data = state.snapshot(drive.broker, START_US)
-    told = {**msgspec.msgpack.decode(data), "version": 5}
+    content = {**msgspec.msgpack.decode(data), "version": 5}
 
     with pytest.raises(AssertionError):
-        state.restore(Broker(Settings()), msgspec.msgpack.encode(told))
+        state.restore(Broker(Settings()), msgspec.msgpack.encode(content))

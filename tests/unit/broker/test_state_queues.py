@@ -1,9 +1,8 @@
-"""Queues as bytes: each of their records, snapshots, and what a restart brings back."""
+"""Queue state: replay of each record, snapshots, and recovery after a restart."""
 
 import pytest
 
-from braidmq.broker import dead_letters, records, state
-from braidmq.broker.broker import Broker
+from braidmq.broker import dead_letters, records
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import (
@@ -14,23 +13,7 @@ from braidmq.broker.policy import (
     Policy,
 )
 from braidmq.broker.settings import Settings
-from tests.unit.broker.drive import START_US, Drive, S, body_of, message_of
-
-
-def policy_of(mode: int = ROUND_ROBIN, **given: int | bool) -> Policy:
-    policy = Policy()
-    policy.mode = mode
-    for name, value in given.items():
-        setattr(policy, name, value)
-    return policy
-
-
-def replayed(*log: bytes) -> Broker:
-    broker = Broker(Settings())
-    for record_id, record in enumerate(log, 1):
-        state.replay(broker, record_id, record)
-    state.recovered(broker, len(log) + 1, START_US)
-    return broker
+from tests.unit.broker.drive import Drive, S, body_of, message_of, policy_of, replayed
 
 
 def message(priority: int = 1) -> bytes:
@@ -38,11 +21,11 @@ def message(priority: int = 1) -> bytes:
 
 
 def declare(mode: int = ROUND_ROBIN) -> bytes:
-    return records.encode_declare("q", policy_of(mode, max_size=9), 99)
+    return records.encode_declare("q", policy_of(mode=mode, max_size=9), 99)
 
 
-def test_a_replayed_declaration_is_the_queue_again() -> None:
-    """With its policy and its time; messages before it are not its own."""
+def test_a_replayed_declaration_restores_the_queue() -> None:
+    """With its policy and creation time; earlier messages do not belong to it."""
     broker = replayed(message(), declare(), message(), message())
     queue = broker.queues.by_name["q"]
 
@@ -51,8 +34,8 @@ def test_a_replayed_declaration_is_the_queue_again() -> None:
     assert 99 == broker.latest_us
 
 
-def test_a_replayed_end_ends_that_queue_and_no_other() -> None:
-    """It goes by the id of the declaration."""
+def test_a_replayed_deletion_deletes_only_that_queue() -> None:
+    """It names the queue by the id of its declaration."""
     broker = replayed(
         declare(),
         message(),
@@ -67,7 +50,7 @@ def test_a_replayed_end_ends_that_queue_and_no_other() -> None:
 
 
 def test_replayed_progress_of_a_lane_is_counted() -> None:
-    """Each priority has its own; a count says how many messages the ranges were."""
+    """Each priority has its own lane; a count says how many messages the ranges hold."""
     made = Progress()
     made.handed_id, made.settled_count, made.ranges = 3, 1, [(1, 2)]
     lane_id = 1 + (1 << 60)
@@ -84,8 +67,8 @@ def test_replayed_progress_of_a_lane_is_counted() -> None:
     assert [3, 0, 0, 0] == [lane.position.handed_id for lane in queue.lanes]
 
 
-def test_a_dead_letter_is_counted_once_though_progress_says_it_too() -> None:
-    """Whichever of the two ended the message first."""
+def test_a_message_settled_by_progress_and_a_dead_letter_counts_once() -> None:
+    """The progress record comes first."""
     letter = message_of(body_of("dlq.q"))
     made = Progress()
     made.settled_count, made.ranges = 1, [(1, 2)]
@@ -100,10 +83,10 @@ def test_a_dead_letter_is_counted_once_though_progress_says_it_too() -> None:
     assert 1 == broker.queues.by_name["q"].waiting()
 
 
-def test_an_acknowledgement_and_a_later_letter_are_counted_once() -> None:
-    """One subscriber acknowledged, another gave up; the letter's record goes first."""
+def test_an_acknowledgement_and_a_later_dead_letter_count_once() -> None:
+    """One subscriber acknowledged, another rejected; the dead letter's record comes first."""
     drive = Drive()
-    queue = drive.declare("q", policy_of(FAN_OUT_WITH_ACK))
+    queue = drive.declare("q", policy_of(mode=FAN_OUT_WITH_ACK))
     ada, bob = drive.join(queue), drive.join(queue)
     drive.publish_many("q", 3)
     first = drive.taken(ada)[0]
@@ -120,9 +103,9 @@ def test_an_acknowledgement_and_a_later_letter_are_counted_once() -> None:
 
 
 def busy(mode: int) -> Drive:
-    """Return a broker in the middle of work: held, acknowledged, returned, waiting."""
+    """Return a broker with held, acknowledged, requeued, rejected and waiting messages."""
     drive = Drive(Settings(window=3))
-    queue = drive.declare("q", policy_of(mode, max_attempts=9))
+    queue = drive.declare("q", policy_of(mode=mode, max_attempts=9))
     for number in range(12):
         drive.publish("q", priority=number % 4)
     drive.commit()
@@ -137,8 +120,8 @@ def busy(mode: int) -> Drive:
     return drive
 
 
-def seen(drive: Drive) -> list[tuple[int, int]]:
-    """Return what a restart brings back, with its attempts."""
+def redelivered(drive: Drive) -> list[tuple[int, int]]:
+    """Restart, and return the ids of the redelivered messages with their attempts."""
     drive.restart()
     consumer = drive.join(drive.queue("q"))
     return sorted((entry.id, entry.attempts) for entry in drive.taken(consumer))
@@ -146,26 +129,26 @@ def seen(drive: Drive) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("mode", [ROUND_ROBIN, PRIORITY_BASED, FAN_OUT_WITH_ACK])
 @pytest.mark.parametrize("moment", ["before", "between", "after"])
-def test_a_snapshot_is_the_same_as_the_records(mode: int, moment: str) -> None:
-    """Whenever it was taken: counts, attempts and what is settled."""
-    plain, pictured = busy(mode), busy(mode)
-    for drive in (plain, pictured):
-        if drive is pictured and moment == "before":
+def test_a_snapshot_restores_the_same_state_as_the_records(mode: int, moment: str) -> None:
+    """Counts, attempts and settled messages, whenever the snapshot was taken."""
+    plain, snapshotted = busy(mode), busy(mode)
+    for drive in (plain, snapshotted):
+        if drive is snapshotted and moment == "before":
             drive.snapshot()
         drive.broker.full_barrier()
         drive.publish("q", priority=2)
-        if drive is pictured and moment == "between":
+        if drive is snapshotted and moment == "between":
             drive.snapshot()
         drive.commit()
-        if drive is pictured and moment == "after":
+        if drive is snapshotted and moment == "after":
             drive.snapshot()
             drive.commit()
-    rows = [seen(plain), seen(pictured)]
+    rows = [redelivered(plain), redelivered(snapshotted)]
 
     assert rows[0] == rows[1]
     assert 10 == len(rows[0])
-    assert facts(plain.queue("q")) == facts(pictured.queue("q"))
-    assert facts(plain.queue("dlq.q")) == facts(pictured.queue("dlq.q"))
+    assert facts(plain.queue("q")) == facts(snapshotted.queue("q"))
+    assert facts(plain.queue("dlq.q")) == facts(snapshotted.queue("dlq.q"))
 
 
 def facts(queue: Queue) -> tuple[int, int, int, list[int]]:
@@ -177,10 +160,10 @@ def facts(queue: Queue) -> tuple[int, int, int, list[int]]:
     )
 
 
-def test_what_one_subscriber_has_ended_is_no_attempt_of_another() -> None:
-    """It is settled, and a snapshot says nothing more of it."""
+def test_a_message_settled_by_one_subscriber_leaves_no_attempts() -> None:
+    """A snapshot does not keep the other subscriber's attempts."""
     drive = Drive()
-    queue = drive.declare("q", policy_of(FAN_OUT_WITH_ACK))
+    queue = drive.declare("q", policy_of(mode=FAN_OUT_WITH_ACK))
     drive.join(queue)
     quick = drive.join(queue)
     drive.publish_many("q", 2)
@@ -195,7 +178,7 @@ def test_what_one_subscriber_has_ended_is_no_attempt_of_another() -> None:
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
 def test_drops_are_counted_once(*, with_snapshot: bool) -> None:
-    """A snapshot between the drop and its record does not make it two."""
+    """A snapshot between the drop and its record does not count it twice."""
     drive = Drive()
     drive.declare("q", policy_of(max_size=2, overflow=DROP_OLDEST))
     for _ in range(3):
@@ -211,8 +194,8 @@ def test_drops_are_counted_once(*, with_snapshot: bool) -> None:
     assert 2 == sum(lane.unsettled for lane in drive.queue("q").lanes)
 
 
-def test_a_deletion_that_is_on_its_way_is_in_the_snapshot() -> None:
-    """The queue is not in it; what came after is."""
+def test_an_uncommitted_deletion_is_in_the_snapshot() -> None:
+    """The deleted queue is not in it; the later queue of the same name is."""
     drive = Drive()
     queue = drive.declare("q")
     drive.publish_many("q", 2)
@@ -227,11 +210,11 @@ def test_a_deletion_that_is_on_its_way_is_in_the_snapshot() -> None:
     assert queue.id != drive.queue("q").id
 
 
-def test_everything_settled_needs_nothing_of_the_log() -> None:
-    """A quiet queue of any mode holds no segment back."""
+def test_settled_queues_do_not_hold_the_log_back() -> None:
+    """A queue of any mode without unsettled messages lets retention delete segments."""
     drive = Drive()
     for name, mode in (("a", ROUND_ROBIN), ("b", PRIORITY_BASED), ("c", FAN_OUT_WITH_ACK)):
-        queue = drive.declare(name, policy_of(mode))
+        queue = drive.declare(name, policy_of(mode=mode))
         drive.publish_many(name, 3)
         drive.ack_all(drive.join(queue))
     drive.commit()
@@ -243,10 +226,10 @@ def test_everything_settled_needs_nothing_of_the_log() -> None:
     assert before <= drive.broker.needed_id()
 
 
-def test_a_view_needs_what_others_have_acknowledged() -> None:
-    """The log keeps it as long as one subscriber has yet to read it."""
+def test_the_log_keeps_what_one_subscriber_has_not_read() -> None:
+    """Even if the other subscribers have acknowledged it."""
     drive = Drive(Settings(window=1))
-    queue = drive.declare("q", policy_of(FAN_OUT_WITH_ACK))
+    queue = drive.declare("q", policy_of(mode=FAN_OUT_WITH_ACK))
     drive.join(queue, 1)
     quick = drive.join(queue)
     ids = drive.publish_many("q", 5)
@@ -256,10 +239,10 @@ def test_a_view_needs_what_others_have_acknowledged() -> None:
     assert drive.broker.needed_id() <= ids[0]
 
 
-def test_the_attempts_of_what_is_settled_are_forgotten() -> None:
-    """A ledger does not remember for ever who left what."""
+def test_the_attempts_of_settled_messages_are_forgotten() -> None:
+    """A ledger does not keep the attempts of subscribers that left."""
     drive = Drive()
-    queue = drive.declare("q", policy_of(FAN_OUT_WITH_ACK))
+    queue = drive.declare("q", policy_of(mode=FAN_OUT_WITH_ACK))
     for _ in range(5):
         leaver, stayer = drive.join(queue), drive.join(queue)
         drive.publish_many("q", 3)

@@ -1,4 +1,4 @@
-"""Counters."""
+"""The broker's counters."""
 
 from braidmq.broker.broker import UNKNOWN
 from braidmq.broker.settings import Settings
@@ -6,8 +6,8 @@ from braidmq.broker.stats import Stats
 from tests.unit.broker.drive import START_US, Drive, S
 
 
-def test_counters_begin_at_zero() -> None:
-    """They start with the process."""
+def test_counters_start_at_zero() -> None:
+    """They are not restored after a restart."""
     stats = Stats()
 
     assert 13 * [0] == [
@@ -27,8 +27,8 @@ def test_counters_begin_at_zero() -> None:
     ]
 
 
-def test_every_end_is_counted_by_its_reason() -> None:
-    """Acknowledged, expired, dead, dropped, refused: each message ends in one of them."""
+def test_every_message_end_is_counted_by_reason() -> None:
+    """A message is acknowledged, expired, dead-lettered, dropped or refused."""
     drive = Drive(Settings(max_retries=1, window=3))
     consumer = drive.subscribe("a")
     acknowledged, dead, expiring = (
@@ -57,8 +57,8 @@ def test_every_end_is_counted_by_its_reason() -> None:
     assert 8 * len(b"\0\1ax") + len(b"\0\5dlq.ax") == stats.published_bytes
 
 
-def test_ends_of_subscriptions_are_counted_by_their_reason() -> None:
-    """By request, or because nobody came for the length of a lease."""
+def test_subscription_ends_are_counted_by_reason() -> None:
+    """A subscription ends on request, or when its lease runs out."""
     drive = Drive(Settings(lease_us=60 * S))
     drive.subscribe("a")
     drive.broker.unsubscribe(drive.subscribe("a"))

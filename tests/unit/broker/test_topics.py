@@ -8,8 +8,8 @@ from tests.unit.broker.drive import body_of
 NAME_BYTES = 32 * 1024
 
 
-def test_a_topic_is_made_when_it_is_first_named() -> None:
-    """Finding does not make one; getting does, once."""
+def test_a_topic_is_created_on_first_use() -> None:
+    """`find` does not create one; `get` does, once."""
     topics = Topics()
 
     assert topics.find("ä") is None
@@ -21,8 +21,8 @@ def test_a_topic_is_made_when_it_is_first_named() -> None:
     assert 1 == len(topics)
 
 
-def test_topics_are_listed_in_the_order_they_were_made() -> None:
-    """Oldest first."""
+def test_topics_are_listed_in_creation_order() -> None:
+    """The oldest comes first."""
     topics = Topics()
     for name in ("b", "a", "c"):
         topics.get(name)
@@ -30,8 +30,8 @@ def test_topics_are_listed_in_the_order_they_were_made() -> None:
     assert ["b", "a", "c"] == [topic.name for topic in topics.all()]
 
 
-def test_invented_names_cannot_fill_the_memory() -> None:
-    """The bytes of all names together are bounded, and the ones that are known stay known."""
+def test_new_names_cannot_fill_the_memory() -> None:
+    """The total size of all names is bounded; existing topics stay usable."""
     topics = Topics()
     fitting = TOPIC_NAMES_BYTES_MAX // NAME_BYTES
     made = [topics.get(str(number).rjust(NAME_BYTES)) for number in range(fitting)]
@@ -42,30 +42,30 @@ def test_invented_names_cannot_fill_the_memory() -> None:
     assert fitting == len(topics)
 
 
-def test_a_payload_is_what_follows_the_topic() -> None:
-    """The publisher's own bytes."""
+def test_the_payload_follows_the_topic() -> None:
+    """It may be empty."""
     topic = Topic("orders")
 
     assert b"hi" == Message(topic, 1, body_of("orders", b"hi")).payload
     assert b"" == Message(topic, 1, body_of("orders")).payload
 
 
-def test_nothing_has_an_id_before_it_is_given_one() -> None:
-    """Zero is no id."""
+def test_new_items_have_no_id() -> None:
+    """Zero means none."""
     assert [0, 0] == [Pending().id, Message(Topic("a"), 1, b"").id]
 
 
 @pytest.mark.parametrize(("ttl_us", "expected"), [(0, 0), (5, 105)])
 def test_a_time_to_live_counts_from_acceptance(ttl_us: int, expected: int) -> None:
-    """Zero is no limit."""
+    """Zero means no limit."""
     message = Message(Topic("a"), 1, b"")
     message.set_ttl(ttl_us, 100)
 
     assert expected == message.expires_us
 
 
-def test_a_publishers_own_expiry_wins() -> None:
-    """A queue's time to live is for messages that came without one."""
+def test_a_messages_own_expiry_wins() -> None:
+    """A queue's time to live applies to messages published without one."""
     message = Message(Topic("a"), 1, b"")
     message.expires_us = 7
     message.set_ttl(5, 100)
@@ -76,8 +76,8 @@ def test_a_publishers_own_expiry_wins() -> None:
 @pytest.mark.parametrize(
     ("expires_us", "expected"), [(0, False), (101, False), (100, True), (99, True)]
 )
-def test_a_message_is_over_at_its_time(expires_us: int, *, expected: bool) -> None:
-    """Not before it, and never when it has none."""
+def test_a_message_expires_at_its_time(expires_us: int, *, expected: bool) -> None:
+    """Not earlier, and never without one."""
     message = Message(Topic("a"), 1, b"")
     message.expires_us = expires_us
 

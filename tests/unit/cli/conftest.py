@@ -1,4 +1,4 @@
-"""What tests of commands that ask a broker share: a broker, and its API on a real socket."""
+"""A broker, and its API on a real socket, for tests of commands that call it."""
 
 from collections.abc import Iterator
 

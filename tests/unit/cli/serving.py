@@ -1,6 +1,7 @@
-"""The real HTTP side on a real socket, on a thread, for tests of the commands that ask it."""
+"""The real HTTP API on a real socket, on a thread, for tests of commands that call it."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ START_S_MAX = 30
 
 @contextmanager
 def serving(world: World, certificate: Path | None = None) -> Iterator[int]:
-    """Serve the API of *world* and give the port; with TLS if there is a certificate."""
+    """Serve the API of *world* and yield its port; with TLS if there is a certificate."""
     port: Future[int] = Future()
     stop: Future[asyncio.Event] = Future()
     loop = asyncio.new_event_loop()
@@ -33,8 +34,25 @@ def serving(world: World, certificate: Path | None = None) -> Iterator[int]:
 
 
 def url(port: int, key: str = ADMIN_KEY) -> str:
-    """Return what --url is given."""
+    """Return the address to pass as --url."""
     return f"http://{key}@127.0.0.1:{port}"
+
+
+@contextmanager
+def other_server(answer: bytes = b"") -> Iterator[int]:
+    """Answer the first bytes of one client with *answer* and hang up; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_once() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(65_536)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=answer_once, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
 
 
 async def _serve(
@@ -50,8 +68,8 @@ async def _serve(
         tls_cert=certificate,
         tls_key=certificate,
     )
-    told = asyncio.Event()
-    stop.set_result(told)
+    stopping = asyncio.Event()
+    stop.set_result(stopping)
     port.set_result((await server.start())[1])
-    await told.wait()
+    await stopping.wait()
     await server.stop()

@@ -1,7 +1,6 @@
-"""The HTTP side of a broker as commands ask it: where, with which key, what it says."""
+"""The broker's HTTP API as commands call it: its address, the key, and its errors."""
 
 import socket
-import threading
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -14,13 +13,13 @@ from braidmq.base.errors import ConfigError
 from braidmq.cli.api import ANSWER_TIMEOUT_S, WORK_TIMEOUT_S, Api, HttpError, api_at, path_of
 from braidmq.cli.main import main
 from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World
-from tests.unit.cli.serving import serving, url
+from tests.unit.cli.serving import other_server, serving, url
 
 
-def test_a_wrong_key_is_told_without_the_key(
+def test_a_wrong_key_is_reported_without_repeating_it(
     port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 1, what the broker says, and where the key goes."""
+    """Exit 1, with the broker's reason and where to pass the key."""
     assert 1 == main(["topics", "--url", url(port, "wrong-one")])
     line = capsys.readouterr().err
     assert line.startswith(
@@ -30,29 +29,29 @@ def test_a_wrong_key_is_told_without_the_key(
     assert "wrong-one" not in line
 
 
-def test_what_a_key_may_not_do_is_told_with_what_it_lacks(port: int) -> None:
-    """The broker's word, and a hint."""
+def test_a_refusal_names_the_missing_permission(port: int) -> None:
+    """The broker's reason, and a hint."""
     hint = "this needs a key with admin = true"
-    said = f"answered 403: this API key lacks the permission delete_queue; {hint}"
-    with pytest.raises(HttpError, match=said):
+    problem = f"answered 403: this API key lacks the permission delete_queue; {hint}"
+    with pytest.raises(HttpError, match=problem):
         api_at(url(port, ORDERS_KEY)).ask("DELETE", "/api/queues/orders.a")
 
 
-def test_what_is_not_there_is_told_with_the_command_that_lists(port: int) -> None:
-    """So that the next thing to type is known."""
-    said = "answered 404: no such queue; `braidmq queue list` lists the existing ones"
-    with pytest.raises(HttpError, match=said):
+def test_a_missing_queue_is_reported_with_the_command_that_lists(port: int) -> None:
+    """So the user knows what to type next."""
+    problem = "answered 404: no such queue; `braidmq queue list` lists the existing ones"
+    with pytest.raises(HttpError, match=problem):
         api_at(url(port)).ask("GET", "/api/queues/x", listed_by="braidmq queue list")
 
 
 def test_a_body_is_sent_as_json(port: int) -> None:
-    """And the answer to it is an object."""
+    """The answer is an object."""
     answer = api_at(url(port)).ask("POST", "/api/queues", {"name": "a", "maxQueueSize": 5})
 
     assert ("a", 5) == (answer["name"], answer["maxQueueSize"])
 
 
-def test_all_pages_are_asked_for(world: World, port: int) -> None:
+def test_all_pages_are_requested(world: World, port: int) -> None:
     """Names are quoted, whatever they hold."""
     names = [f"q&{number:03}" for number in range(250)] + ["\u00fc/ ?#"]
     world.declare(*names)
@@ -68,8 +67,8 @@ def test_a_name_is_one_part_of_a_path() -> None:
     assert "/api/queues/..." == path_of("api", "queues", "...")
 
 
-def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it was looked for, and what the system says."""
+def test_a_broker_that_does_not_listen_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its address and the system's reason."""
     assert 1 == main(["topics", "--url", "http://secret-one@127.0.0.1:1"])
     assert (
         "error: cannot reach HTTP on 127.0.0.1:1: Connection refused; "
@@ -77,11 +76,11 @@ def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def test_an_address_that_was_guessed_is_told_as_such() -> None:
-    """One address serves all commands; whoever has HTTP elsewhere learns how to say so."""
+def test_a_guessed_address_is_reported_as_such() -> None:
+    """One address serves all commands; the error says how to give that of HTTP."""
     guessed = api_at("blip://k@127.0.0.1:5555")
-    said = "Connection refused; if HTTP is elsewhere, pass --url http://KEY@HOST:PORT"
-    with pytest.raises(HttpError, match=said):
+    problem = "Connection refused; if HTTP is elsewhere, pass --url http://KEY@HOST:PORT"
+    with pytest.raises(HttpError, match=problem):
         replace(guessed, port=1).ask("GET", "/api/topics")
 
     assert 9100 == guessed.port
@@ -97,7 +96,7 @@ WORK = {
 
 
 @pytest.mark.parametrize(("command", "path"), WORK.values(), ids=WORK.keys())
-def test_work_that_may_take_long_is_waited_for(
+def test_commands_wait_for_work_that_may_take_long(
     *,
     world: World,
     port: int,
@@ -105,11 +104,11 @@ def test_work_that_may_take_long_is_waited_for(
     command: list[str],
     path: str,
 ) -> None:
-    """The broker goes on with it; whether it is one, is asked with less patience before."""
-    asked: list[tuple[str, float]] = []
+    """A request with a short timeout checks first that a broker is there."""
+    requested: list[tuple[str, float]] = []
     send = HTTPConnection.request
 
-    def noted(
+    def recording(
         connection: HTTPConnection,
         method: str,
         path: str,
@@ -117,20 +116,20 @@ def test_work_that_may_take_long_is_waited_for(
         headers: dict[str, str],
         body: bytes | None = None,
     ) -> None:
-        asked.append((path, connection.timeout or 0.0))
+        requested.append((path, connection.timeout or 0.0))
         send(connection, method, path, body=body, headers=headers)
 
-    world.bury("a", b"1")  # the letter is at offset 2, behind its queue
-    monkeypatch.setattr(HTTPConnection, "request", noted)
+    world.bury("a", b"1")  # the letter is at offset 2, after its queue
+    monkeypatch.setattr(HTTPConnection, "request", recording)
     assert 0 == main([*command, "--url", url(port)])
 
-    assert [("/healthz", ANSWER_TIMEOUT_S), (path, WORK_TIMEOUT_S)] == asked[-2:]
+    assert [("/healthz", ANSWER_TIMEOUT_S), (path, WORK_TIMEOUT_S)] == requested[-2:]
 
 
 def test_work_that_takes_too_long_is_not_a_wrong_port(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be done all the same."""
+    """The broker may still finish it."""
     api = api_at(url(port))
     answer = HTTPConnection.getresponse
 
@@ -143,10 +142,10 @@ def test_work_that_takes_too_long_is_not_a_wrong_port(
     with pytest.raises(HttpError) as caught:
         api.work("POST", "/api/queues/a/purge")
 
-    told = (
+    problem = (
         f"127.0.0.1:{port} did not answer within 600 s; the broker may still be working on it"
     )
-    assert told == str(caught.value)
+    assert problem == str(caught.value)
 
 
 OTHERS = [
@@ -159,55 +158,35 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("answer", OTHERS)
-def test_something_else_that_listens_there_is_told(answer: bytes) -> None:
-    """Whatever it says, it is an error in one line."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer_once() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(answer)
-
-        thread = threading.Thread(target=answer_once)
-        thread.start()
-        port = listener.getsockname()[1]
-        with pytest.raises(HttpError, match=r"^127.0.0.1:\d+ does not answer as BraidMQ"):
-            list(api_at(f"http://k@127.0.0.1:{port}").rows("/api/topics", "topics"))
-        thread.join()
+def test_a_server_that_is_not_a_broker_is_reported(answer: bytes) -> None:
+    """Whatever it answers, the error is one line."""
+    with (
+        other_server(answer) as port,
+        pytest.raises(HttpError, match=r"^127.0.0.1:\d+ does not answer as BraidMQ"),
+    ):
+        list(api_at(f"http://k@127.0.0.1:{port}").rows("/api/topics", "topics"))
 
 
-def test_another_port_of_the_broker_is_guessed_at() -> None:
-    """A strand hangs up on a request of HTTP's."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def hang_up() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        port = listener.getsockname()[1]
-        with pytest.raises(HttpError) as caught:
-            api_at(f"http://k@127.0.0.1:{port}").ask("GET", "/api/topics")
-        thread.join()
+def test_a_server_that_hangs_up_is_reported_with_the_default_port() -> None:
+    """The port may be a strand's, which hangs up on an HTTP request."""
+    with other_server() as port, pytest.raises(HttpError) as caught:
+        api_at(f"http://k@127.0.0.1:{port}").ask("GET", "/api/topics")
 
     assert str(caught.value).endswith("; check the port; the default of HTTP is 9100")
 
 
-def test_https_to_a_port_without_tls_is_told(port: int) -> None:
-    """In words, not in those of the library."""
+def test_https_to_a_port_without_tls_is_reported(port: int) -> None:
+    """In plain words, not in those of the library."""
     api = api_at(f"https://k@127.0.0.1:{port}")
     reason = "it does not speak TLS; use http:// instead of https://"
-    told = f"cannot reach HTTP on 127.0.0.1:{port}: {reason}"
-    with pytest.raises(HttpError, match=told):
+    problem = f"cannot reach HTTP on 127.0.0.1:{port}: {reason}"
+    with pytest.raises(HttpError, match=problem):
         api.ask("GET", "/api/topics")
 
 
-# For whom a certificate was made, and how its refusal ends.
+# The host that a certificate was made for, and how the error ends.
 CERTIFICATES = {
-    "of nobody who is trusted": (
+    "of an unknown authority": (
         "127.0.0.1",
         "; name its CA in the environment: SSL_CERT_FILE=FILE\n",
     ),
@@ -216,7 +195,7 @@ CERTIFICATES = {
 
 
 @pytest.mark.parametrize(("host", "end"), CERTIFICATES.values(), ids=CERTIFICATES.keys())
-def test_a_certificate_that_is_not_believed_is_told(
+def test_an_untrusted_certificate_is_reported(
     *,
     world: World,
     tmp_path: Path,
@@ -225,7 +204,7 @@ def test_a_certificate_that_is_not_believed_is_told(
     host: str,
     end: str,
 ) -> None:
-    """With what helps, where that is another authority; one that is named is believed."""
+    """With the remedy, where another authority helps; an authority that is named is trusted."""
     authority = trustme.CA()
     both, trusted = tmp_path / "both.pem", tmp_path / "ca.pem"
     authority.issue_cert(host).private_key_and_cert_chain_pem.write_to_path(both)
@@ -235,30 +214,30 @@ def test_a_certificate_that_is_not_believed_is_told(
     with serving(world, both) as port:
         address = f"https://{ADMIN_KEY}@127.0.0.1:{port}"
         refused = main(["topics", "--url", address])
-        told = capsys.readouterr().err
+        problem = capsys.readouterr().err
         monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
-        believed = main(["topics", "--url", address])
+        accepted = main(["topics", "--url", address])
 
     begin = f"error: cannot reach HTTP on 127.0.0.1:{port}: its certificate is not trusted: "
-    assert (1, True, True) == (refused, told.startswith(begin), told.endswith(end))
-    assert (0 if host == "127.0.0.1" else 1) == believed
+    assert (1, True, True) == (refused, problem.startswith(begin), problem.endswith(end))
+    assert (0 if host == "127.0.0.1" else 1) == accepted
 
 
-def test_a_strand_with_a_certificate_that_is_not_believed_is_told(
+def test_an_untrusted_certificate_of_a_strand_is_reported(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As HTTP is: they believe the same authorities."""
+    """As for HTTP: both trust the same authorities."""
     both = tmp_path / "both.pem"
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(both)
     with serving(world, both) as port:
         assert 1 == main(["publish", "a", "1", "--url", f"blips://k@127.0.0.1:{port}"])
 
-    told = capsys.readouterr().err
-    assert told.endswith("; name its CA in the environment: SSL_CERT_FILE=FILE\n")
+    problem = capsys.readouterr().err
+    assert problem.endswith("; name its CA in the environment: SSL_CERT_FILE=FILE\n")
 
 
 def test_a_strands_url_names_host_and_key() -> None:
-    """HTTP is looked for on its own usual port, not on the strand's."""
+    """HTTP is expected on its own default port, not on the strand's."""
     guessed = Api("127.0.0.9", 9100, "k", tls=False, is_guessed=True)
     assert guessed == api_at("blip://k@127.0.0.9:5555")
     assert Api("h", 9100, "k", tls=True, is_guessed=True) == api_at("vibes://k@h")
@@ -266,7 +245,7 @@ def test_a_strands_url_names_host_and_key() -> None:
 
 
 def test_the_default_is_the_broker_in_development_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """BRAIDMQ_URL goes before it, and --url before both."""
+    """BRAIDMQ_URL overrides it, and --url overrides both."""
     monkeypatch.delenv("BRAIDMQ_URL", raising=False)
     assert Api("127.0.0.1", 9100, "dev-key", tls=False) == api_at(None)
     monkeypatch.setenv("BRAIDMQ_URL", "http://e@h:2")
@@ -279,21 +258,21 @@ BAD_URLS = ["127.0.0.1:9100", "ftp://k@h:1", "http://", "http://k@a..b", "http:/
 
 @pytest.mark.parametrize("bad", BAD_URLS)
 def test_a_bad_url_is_exit_2(capsys: pytest.CaptureFixture[str], bad: str) -> None:
-    """The form is told, the URL is not repeated."""
+    """The error shows the form, and does not repeat the URL."""
     assert 2 == main(["topics", "--url", bad])
     assert "error: --url: must be http://KEY@HOST:PORT\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["0", "99999", "x"])
-def test_a_port_that_is_none_is_exit_2(capsys: pytest.CaptureFixture[str], port: str) -> None:
-    """What would be one is told, and what stands there is not: it may be a key."""
+def test_an_invalid_port_is_exit_2(capsys: pytest.CaptureFixture[str], port: str) -> None:
+    """The error says what is valid, and does not repeat the text, which may be a key."""
     assert 2 == main(["topics", "--url", f"http://k@h:{port}"])
-    told = "error: --url: the port must be a number from 1 to 65535\n"
-    assert told == capsys.readouterr().err
+    problem = "error: --url: the port must be a number from 1 to 65535\n"
+    assert problem == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("bad", ["http://k@no-such-host.invalid:1", "blip://k@nowhere.invalid"])
-def test_a_host_that_nobody_knows_is_told_in_plain_words(
+def test_an_unknown_host_is_reported_in_plain_words(
     capsys: pytest.CaptureFixture[str], bad: str
 ) -> None:
     """Not in those of the resolver."""
@@ -301,8 +280,8 @@ def test_a_host_that_nobody_knows_is_told_in_plain_words(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", Mock(side_effect=unknown))
         assert 1 == main(["topics", "--url", bad])
-    told = "unknown host; check the spelling in --url or BRAIDMQ_URL\n"
-    assert capsys.readouterr().err.endswith(told)
+    problem = "unknown host; check the spelling in --url or BRAIDMQ_URL\n"
+    assert capsys.readouterr().err.endswith(problem)
 
 
 def test_a_key_cannot_smuggle_headers() -> None:
@@ -311,6 +290,6 @@ def test_a_key_cannot_smuggle_headers() -> None:
         api_at("http://a%0d%0aX:1@127.0.0.1:1")
 
 
-def test_the_key_is_not_in_the_place() -> None:
-    """What errors show is host and port."""
+def test_the_key_is_not_in_the_address_that_errors_show() -> None:
+    """They show host and port."""
     assert "h:1" == Api("h", 1, ADMIN_KEY, tls=False).place

@@ -1,4 +1,4 @@
-"""JSON as commands read it and write it again."""
+"""JSON as commands read it and write it unchanged."""
 
 import sys
 
@@ -26,8 +26,8 @@ EXACT = [
 
 
 @pytest.mark.parametrize("text", EXACT)
-def test_what_is_read_is_written_again(text: str) -> None:
-    """Numbers that Python has no value for, and half characters, included."""
+def test_json_survives_a_round_trip(text: str) -> None:
+    """Including numbers that Python cannot represent, and lone surrogates."""
     assert text == json_text(read_json(text), encoding="utf-8")
 
 
@@ -54,7 +54,7 @@ def test_a_payload_is_json_or_text_or_base64(payload: bytes, shown: dict[str, ob
 
 
 def test_json_that_is_too_deep_to_be_read_is_text() -> None:
-    """Whoever reads our lines could not read it either."""
+    """A program that reads our lines could not read it either."""
     text = 1_000_000 * "[" + 1_000_000 * "]"
 
     assert {"payload": text} == payload_as_json(text.encode())
@@ -69,7 +69,7 @@ def test_json_that_is_too_deep_to_be_read_is_text() -> None:
     st.sampled_from(["utf-8", "ascii", "latin-1"]),
 )
 def test_every_value_is_one_line_of_json(value: object, encoding: str) -> None:
-    """Whatever it holds, a strict reader takes it, in the encoding that was told."""
+    """Whatever it holds, a strict reader accepts it, in the given encoding."""
     line = json_text(value, encoding=encoding)
     line.encode(encoding)
 
@@ -82,25 +82,25 @@ def test_every_value_is_one_line_of_json(value: object, encoding: str) -> None:
     [(float("inf"), '"inf"'), ([float("nan"), 1], '["nan", 1]'), ((1, "a"), '[1, "a"]')],
 )
 def test_an_infinity_of_our_own_is_text(value: object, written: str) -> None:
-    """Nobody wrote it as a number that could be written again."""
+    """It was not read from a number that could be written again."""
     assert written == json_text(value, encoding="utf-8")
 
 
-def test_what_the_encoding_cannot_say_is_escaped() -> None:
-    """And what it can say is left as it is."""
+def test_what_the_encoding_cannot_represent_is_escaped() -> None:
+    """Everything else is left as it is."""
     assert '"\u00fc"' == json_text("\u00fc", encoding="latin-1")
     assert '"\\u2713"' == json_text("\u2713", encoding="latin-1")
     assert '{"\\u2713": 1e999}' == json_text(read_json('{"\u2713": 1e999}'), encoding="ascii")
 
 
 @pytest.mark.parametrize("inside", ["", "1e999"])
-def test_there_is_room_for_depth(inside: str) -> None:
-    """Twice what Python would read by itself; afterwards its own bound holds again."""
-    bound = sys.getrecursionlimit()
-    text = 2 * bound * "[" + inside + 2 * bound * "]"
+def test_json_may_be_deeper_than_pythons_limit(inside: str) -> None:
+    """Twice as deep; afterwards Python's own limit applies again."""
+    limit = sys.getrecursionlimit()
+    text = 2 * limit * "[" + inside + 2 * limit * "]"
     with room_for_depth():
         value = read_json(text)
         assert DEEP_FRAMES_MAX == sys.getrecursionlimit()
 
     assert text == json_text(value, encoding="utf-8")
-    assert bound == sys.getrecursionlimit()
+    assert limit == sys.getrecursionlimit()

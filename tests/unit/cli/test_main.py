@@ -1,7 +1,6 @@
 """The command line: how commands begin and end."""
 
 import socket
-import threading
 from importlib.metadata import version
 
 import pytest
@@ -10,11 +9,12 @@ import typer
 from braidmq.base.errors import DamagedLogError
 from braidmq.cli import main as command_line
 from braidmq.cli.main import main, one_line
+from tests.unit.cli.serving import other_server
 
 KEY = "bk_" + 43 * "k"
 
 
-def command_that(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+def failing_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     app = typer.Typer()
 
     @app.command("fail")
@@ -23,7 +23,7 @@ def command_that(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
     @app.command("other")
     def other() -> None:
-        """Make it a group of two."""
+        """Make the application a group of two."""
 
     monkeypatch.setattr(command_line, "app", app)
 
@@ -47,7 +47,7 @@ USAGE_ERRORS = {
 def test_a_usage_error_is_one_line_and_exit_2(
     capsys: pytest.CaptureFixture[str], arguments: str, line: str
 ) -> None:
-    """Plain, without frames or colours, and with where to look."""
+    """Plain, without frames or colours, and with a hint where to look."""
     assert 2 == main(arguments.split())
     captured = capsys.readouterr()
     assert "" == captured.out
@@ -61,7 +61,7 @@ def test_an_error_of_ours_ends_with_its_exit_code(
 ) -> None:
     """The error's own text, as one line."""
     error = DamagedLogError("a.wal", offset=1, first_id=2, last_id=3, reason="bad\nsum")
-    command_that(monkeypatch, error)
+    failing_command(monkeypatch, error)
 
     assert 65 == main(["fail"])
     assert capsys.readouterr().err.startswith(
@@ -76,28 +76,28 @@ OTHER_ERRORS: dict[str, tuple[BaseException, int, str]] = {
         "error: x: No such file or directory\n",
     ),
     "os without a file": (OSError("odd"), 74, "error: odd\n"),
-    "ours to mend": (
+    "a bug of ours": (
         RuntimeError("a\nb"),
         1,
         "error: internal error: RuntimeError: a b (test_main.py:",
     ),
     "interrupted": (KeyboardInterrupt(), 130, ""),
-    "told to exit": (typer.Exit(7), 7, ""),
+    "an exit code": (typer.Exit(7), 7, ""),
 }
 
 
 @pytest.mark.parametrize("case", OTHER_ERRORS)
-def test_no_end_is_a_traceback(
+def test_no_error_ends_in_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
-    """Whatever was raised, one line says it, or none when there is nothing to say."""
+    """Whatever was raised becomes one line, or none if there is nothing to say."""
     error, exit_code, line = OTHER_ERRORS[case]
-    command_that(monkeypatch, error)
+    failing_command(monkeypatch, error)
 
     assert exit_code == main(["fail"])
-    said = capsys.readouterr().err
-    assert said.startswith(line)
-    assert bool(line) == said.count("\n")
+    printed = capsys.readouterr().err
+    assert printed.startswith(line)
+    assert bool(line) == printed.count("\n")
 
 
 LEAKS = [
@@ -118,28 +118,22 @@ def test_no_error_line_holds_a_key(message: str) -> None:
     assert "********" in line or line.endswith("…")
 
 
-def test_the_form_of_an_address_is_told_as_it_is() -> None:
-    """A word that stands for a key is none."""
+def test_the_form_of_an_address_is_shown_unchanged() -> None:
+    """The placeholder for a key is not a key."""
     assert "must be blip://KEY@HOST:PORT" == one_line("must be blip://KEY@HOST:PORT")
 
 
-def test_a_connection_that_fails_is_told_with_what_to_do(
+def test_a_failed_connection_is_reported_with_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In the system's words, and a hint that fits them."""
-    with socket.socket() as taken, socket.socket() as other:
+    """With the system's reason, and a hint that fits it."""
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         assert 1 == main(["publish", "t", "x", "--url", f"blip://k@127.0.0.1:{port}"])
         refused = capsys.readouterr().err
-
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        thread = threading.Thread(target=_answer_http, args=(other,))
-        thread.start()
-        port_of_http = other.getsockname()[1]
-        assert 1 == main(["publish", "t", "x", "--url", f"blip://k@127.0.0.1:{port_of_http}"])
-        thread.join()
+    with other_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as http_port:
+        assert 1 == main(["publish", "t", "x", "--url", f"blip://k@127.0.0.1:{http_port}"])
 
     start = f"error: cannot connect to 127.0.0.1:{port}: Connection refused; "
     assert f"{start}`braidmq serve --dev` starts a broker\n" == refused
@@ -148,39 +142,22 @@ def test_a_connection_that_fails_is_told_with_what_to_do(
     assert capsys.readouterr().err.endswith(hint)
 
 
-def test_a_broker_that_hangs_up_is_asked_about_on_the_right_port(
+def test_a_broker_that_hangs_up_gives_a_hint_about_the_port(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As Blip does on a frame of Vibe's."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=_hang_up, args=(listener,))
-        thread.start()
-        port = listener.getsockname()[1]
+    """As Blip does when it gets a frame of Vibe's."""
+    with other_server() as port:
         assert 1 == main(["publish", "t", "1", "--url", f"vibe://k@127.0.0.1:{port}"])
-        thread.join()
 
     start = f"error: cannot connect to 127.0.0.1:{port}: the broker closed it; "
     assert capsys.readouterr().err.startswith(f"{start}check the port; ")
 
 
-def _hang_up(listener: socket.socket) -> None:
-    peer, _ = listener.accept()
-    with peer:
-        peer.recv(65_536)
-
-
-def _answer_http(listener: socket.socket) -> None:
-    peer, _ = listener.accept()
-    with peer:
-        peer.recv(65_536)
-        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-
 def test_an_address_of_no_strand_is_exit_2() -> None:
-    """A wrong address is the command's usage."""
+    """A wrong address is a usage error."""
     assert 2 == main(["publish", "t", "x", "--url", "ftp://dev-key@127.0.0.1:1"])
 
 
 def test_an_error_line_cannot_move_the_cursor() -> None:
-    """Control characters of whoever caused it are text."""
+    """Control characters are shown as text."""
     assert "a b \\x1b[2J" == one_line("a\n b\t\x1b[2J")

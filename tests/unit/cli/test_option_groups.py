@@ -1,4 +1,4 @@
-"""Options that several commands have, as one dataclass."""
+"""Options that several commands share, as one dataclass."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,7 +18,7 @@ class Place:
 
 
 def command_line() -> tuple[typer.Typer, list[tuple[object, ...]]]:
-    """Return an application of two commands with the same group, and what they are given."""
+    """Return an application of two commands with the same group, and what they receive."""
     app = typer.Typer()
     given: list[tuple[object, ...]] = []
 
@@ -50,7 +50,7 @@ def test_the_fields_of_a_group_are_options() -> None:
     ] == given
 
 
-def test_what_a_field_does_not_allow_is_refused() -> None:
+def test_a_value_that_a_field_does_not_allow_is_refused() -> None:
     """By the group's rules, in every command that has it."""
     app, given = command_line()
     runner = CliRunner()
@@ -63,8 +63,8 @@ def test_what_a_field_does_not_allow_is_refused() -> None:
     assert [] == given
 
 
-def test_help_is_the_commands_and_the_groups() -> None:
-    """The one says what is done, the other what its options are."""
+def test_help_is_from_the_command_and_from_the_group() -> None:
+    """The one describes the command, the other its options."""
     app, _ = command_line()
     shown = CliRunner().invoke(app, ["put", "--help"]).output
 

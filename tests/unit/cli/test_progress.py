@@ -1,14 +1,12 @@
-"""What a command says about how far it is."""
-
-import os
+"""The progress that a command shows."""
 
 import pytest
 
 from braidmq.cli.progress import progress, telling, waiting
 
 
-def test_nobody_is_told_where_nobody_looks(capfd: pytest.CaptureFixture[str]) -> None:
-    """The same calls, without a terminal."""
+def test_no_progress_is_shown_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    """The calls are the same."""
     with progress("x") as advance, waiting("y"):
         advance(1, 2)
 
@@ -16,13 +14,8 @@ def test_nobody_is_told_where_nobody_looks(capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_lines_about_pipelines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    """Line by line, so that stdout stays free."""
+    """So that stdout stays free for output."""
     with telling() as tell:
         tell("archive: batch 0")
 
     assert ("", "archive: batch 0\n") == capsys.readouterr()
-
-
-def test_the_terminal_of_these_tests_is_one() -> None:
-    """Else every test above would prove nothing."""
-    assert os.path.exists("/dev/ptmx")  # noqa: PTH110 - a device, not a file

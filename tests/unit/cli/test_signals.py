@@ -12,40 +12,40 @@ from braidmq.cli.pipeline import pipelines
 from braidmq.cli.signals import ENDINGS, run_until_ended, stoppable
 
 
-async def _undoing(undone: list[str], ending: signal.Signals | None) -> str:
+async def _cleaning_up(cleaned: list[str], ending: signal.Signals | None) -> str:
     try:
         if ending is not None:
             os.kill(os.getpid(), ending)
             await asyncio.Event().wait()
     finally:
-        await asyncio.sleep(0)  # undoing takes a turn of the loop
-        undone.append("undone")
+        await asyncio.sleep(0)  # cleaning up takes a turn of the loop
+        cleaned.append("cleaned")
     return "done"
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, signal.SIGINT])
-def test_a_signal_lets_a_command_undo_what_it_made(
+def test_a_signal_lets_a_command_clean_up(
     ending: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the command ends as it does on Ctrl-C."""
-    usual = signal.default_int_handler if ending == signal.SIGINT else signal.SIG_DFL
-    before = signal.signal(ending, usual)
-    undone: list[str] = []
+    default = signal.default_int_handler if ending == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(ending, default)
+    cleaned: list[str] = []
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_until_ended(_undoing(undone, ending))
+            run_until_ended(_cleaning_up(cleaned, ending))
     finally:
         signal.signal(ending, before)
 
-    assert ["undone"] == undone
+    assert ["cleaned"] == cleaned
 
 
 def test_work_that_ends_by_itself_returns_its_result() -> None:
-    """Without a signal nothing is different."""
-    undone: list[str] = []
+    """It cleans up without a signal too."""
+    cleaned: list[str] = []
 
-    assert "done" == run_until_ended(_undoing(undone, None))
-    assert ["undone"] == undone
+    assert "done" == run_until_ended(_cleaning_up(cleaned, None))
+    assert ["cleaned"] == cleaned
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
@@ -73,15 +73,15 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_sigterm_before_spark_is_loaded_is_an_end_as_any_other(
+def test_sigterm_before_spark_is_loaded_is_a_normal_end(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 0 and a line; what handled the signal before does so again."""
+    """Exit 0 and one line; the previous handler is restored."""
     before = signal.getsignal(signal.SIGTERM)
 
     def loading(*_args: object, **_more: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        pytest.fail("it went on")
+        pytest.fail("it continued")
 
     monkeypatch.setattr(pipelines, "plan_of", loading)
     out = [] if name == "replay" else ["--out=o"]
@@ -91,7 +91,7 @@ def test_sigterm_before_spark_is_loaded_is_an_end_as_any_other(
     assert before == signal.getsignal(signal.SIGTERM)
 
 
-def test_a_sigterm_that_comes_twice_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sigterm_that_comes_twice_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
     """`timeout` sends it to the process, and then to its group."""
 
     def archive() -> None:

@@ -24,7 +24,7 @@ COLUMNS = ("name", "count", "patterns", "on")
 
 
 def test_in_a_pipe_rows_are_tab_separated(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line each, whole, and names cannot add columns or lines."""
+    """One whole line each, to which names cannot add columns or lines."""
     print_rows(ROWS, COLUMNS, as_json=False)
 
     assert [
@@ -35,7 +35,7 @@ def test_in_a_pipe_rows_are_tab_separated(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_as_json_rows_are_exact(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a program reads is what was said, not what was printable."""
+    """A program reads the values themselves, not their printable form."""
     print_rows(ROWS, COLUMNS, as_json=True)
 
     assert ROWS == json.loads(capsys.readouterr().out)
@@ -55,7 +55,7 @@ def test_on_a_terminal_rows_are_a_table(
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line is a document, line breaks inside it are escaped."""
+    """A line is a document; line breaks inside it are escaped."""
     print_json({"a": "x\ny ü"})
 
     assert '{"a": "x\\ny ü"}\n' == capsys.readouterr().out
@@ -69,18 +69,18 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         ("latin-1", "strict", "\u2713", b'"\\u2713"\n'),
     ],
 )
-def test_json_is_json_wherever_it_goes(
+def test_json_is_valid_in_every_encoding(
     *, monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str, text: str, written: bytes
 ) -> None:
-    """What the place cannot say in characters, or would say in other bytes, is escaped."""
-    place = io.BytesIO()
+    """What the output cannot encode, or would encode as other bytes, is escaped."""
+    output = io.BytesIO()
     monkeypatch.setattr(
-        sys, "stdout", io.TextIOWrapper(place, encoding=encoding, errors=errors)
+        sys, "stdout", io.TextIOWrapper(output, encoding=encoding, errors=errors)
     )
     print_json(text)
     sys.stdout.flush()
 
-    assert written == place.getvalue()
+    assert written == output.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_json_is_json_wherever_it_goes(
     [("plain ü", "plain ü"), ("\x00\u202e", "\\x00\\u202e"), ("\ud800", "\\ud800")],
 )
 def test_what_is_not_printable_is_escaped(text: str, shown: str) -> None:
-    """Control characters, text direction and half a character included."""
+    """Including control characters, text direction and lone surrogates."""
     assert shown == printable(text)
 
 
-def test_what_was_done_is_told_in_words_or_as_the_answer(
+def test_a_result_is_printed_in_words_or_as_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A person reads the one, a program the other."""
@@ -102,30 +102,30 @@ def test_what_was_done_is_told_in_words_or_as_the_answer(
     assert 'purged 3 messages\n{"purged": 3}\n' == capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("no_color", "styled_so"), [("", True), ("1", False)])
-def test_colours_are_for_terminals_and_for_who_wants_them(
-    monkeypatch: pytest.MonkeyPatch, no_color: str, styled_so: bool
+@pytest.mark.parametrize(("no_color", "has_colour"), [("", True), ("1", False)])
+def test_colours_are_for_terminals_unless_switched_off(
+    monkeypatch: pytest.MonkeyPatch, no_color: str, has_colour: bool
 ) -> None:
-    """NO_COLOR, whatever it says, is a no."""
+    """NO_COLOR switches them off, whatever it holds, unless it is empty."""
     monkeypatch.setenv("NO_COLOR", no_color)
     plain = styled("x", fg="red")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
-    assert ("x", styled_so) == (plain, "\x1b[" in styled("x", fg="red"))
+    assert ("x", has_colour) == (plain, "\x1b[" in styled("x", fg="red"))
 
 
-def test_with_yes_nothing_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    """Scripts do not type."""
+def test_yes_skips_the_confirmation(capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts cannot type an answer."""
     confirm("delete queue", "orders", yes=True)
 
     assert ("", "") == capsys.readouterr()
 
 
 @pytest.mark.parametrize("typed", ["orders\n", "orders"])
-def test_the_name_lets_it_pass(
+def test_the_typed_name_confirms(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str
 ) -> None:
-    """The question is not on stdout, where the answer of the command is."""
+    """The prompt is not on stdout, where the output of the command goes."""
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     confirm("delete queue", "orders", yes=False)
     out, err = capsys.readouterr()
@@ -137,8 +137,8 @@ def test_the_name_lets_it_pass(
 @pytest.mark.parametrize(
     "typed", ["", "\n", "y\n", "yes\n", "Orders\n", "orders \n", 99999 * "o"]
 )
-def test_anything_else_stops_it(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
-    """So does the end of the input, because no answer can come."""
+def test_anything_else_cancels_the_command(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    """So does the end of the input, after which no answer can come."""
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     with pytest.raises(
         NotConfirmedError, match="nothing was changed; --yes skips the confirmation"
@@ -147,10 +147,10 @@ def test_anything_else_stops_it(monkeypatch: pytest.MonkeyPatch, typed: str) -> 
     assert 2 == e.value.exit_code
 
 
-def test_a_name_cannot_play_with_the_terminal(
+def test_a_name_cannot_control_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Names come from strangers."""
+    """Other users choose the names."""
     monkeypatch.setattr("sys.stdin", io.StringIO("a\x1b[2J\n"))
     confirm("purge queue", "a\x1b[2J", yes=False)
 

@@ -1,8 +1,8 @@
-"""A server for tests of the client, over real TCP, that makes the mistakes a test asks it to.
+"""A scripted server for client tests, over real TCP, that misbehaves when a test tells it to.
 
-What an honest broker of a strand does is the strand's; here is how it listens, how it is
-scripted (by replacing what it does with a type of frame, by holding frames back, by ending
-lines), and how a test waits for what it has seen.
+Each strand's subclass implements the behaviour of an honest broker. This module does the rest:
+it listens, lets a test script the server (replace the handler of a frame type, hold frames
+back, drop connections) and wait for a condition on what the server has received.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from braidmq.client.options import Choices
 PATIENCE_S = 10.0
 
 F = TypeVar("F")
-"""A frame, as the strand reads it."""
+"""A frame, as the strand decodes it."""
 
 
 class Line(Generic[F]):
@@ -31,7 +31,7 @@ class Line(Generic[F]):
         self.trickle: asyncio.Task[None] | None = None
 
     def send(self, *data: bytes) -> None:
-        """Send bytes; one a turn of the loop when the peer fragments."""
+        """Send bytes; one byte per turn of the event loop if the peer fragments."""
         if not self._fragments:
             self._writer.write(b"".join(data))
             return
@@ -40,11 +40,11 @@ class Line(Generic[F]):
             self.trickle = asyncio.create_task(self._trickle())
 
     def die(self) -> None:
-        """End the line without a word."""
+        """Drop the connection abruptly."""
         self._writer.transport.abort()
 
     def hang_up(self) -> None:
-        """End the line as a broker does that has read something it does not know."""
+        """Close the connection, as a broker does after a frame of unknown type."""
         self._writer.close()
 
     def pause_reading(self) -> None:
@@ -52,7 +52,7 @@ class Line(Generic[F]):
         self._transport().pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._transport().resume_reading()
 
     def _transport(self) -> asyncio.Transport:
@@ -71,7 +71,7 @@ L = TypeVar("L", bound=Line[Any])
 
 
 class ScriptedPeer(ABC, Generic[L, F]):
-    """The server; use it with `async with`."""
+    """The scripted server; use it with `async with`."""
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self._tls = tls
@@ -88,46 +88,57 @@ class ScriptedPeer(ABC, Generic[L, F]):
     ping: int
     subscribe: int
     unsubscribe: int
+    publishing: int
     confirming: int
-    """Types of frames: the last one's answer confirms a publish."""
+    """Frame types; the answer to `confirming` confirms a publish."""
+    permanent: tuple[int | str, ...]
+    """Error codes that a retry cannot help against."""
     large = 900_000
-    """Bytes of a large payload that still fits into a frame."""
+    """Size in bytes of a large payload that still fits into a frame."""
 
     @abstractmethod
     def payloads(self) -> list[bytes]:
-        """Return what was published, in order."""
+        """Return the published payloads, in order."""
 
     @abstractmethod
     def offer(self, name: str, *payloads: bytes) -> None:
-        """Make messages ready for whoever has subscribed to a name."""
+        """Make messages available to the subscribers of a topic or queue."""
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the peer listens, with its key."""
+        """The peer's URL, API key included."""
 
     @abstractmethod
     def line(self, writer: asyncio.StreamWriter) -> L:
-        """Return a new line."""
+        """Wrap an accepted connection."""
 
     @abstractmethod
     def reader(self) -> Callable[[bytes], Iterator[F]]:
-        """Return what reads the frames of one line."""
+        """Return a frame decoder for one connection."""
 
     @abstractmethod
     def kind(self, frame: F) -> int:
-        """Return the frame's type."""
+        """Return the type of *frame*."""
 
     @abstractmethod
     def handle(self, line: L, frame: F) -> None:
-        """Do what an honest broker does, or the script."""
+        """Run the script for this frame type, or act as an honest broker."""
 
     @abstractmethod
     def gone(self, line: L) -> None:
-        """Take back what the line held."""
+        """Clean up after a closed connection: requeue its deliveries."""
+
+    @abstractmethod
+    def refusing(self, code: int | str, text: str = "because") -> Callable[..., None]:
+        """Return a script that refuses a frame with *code* and *text*."""
+
+    def refuse(self, kind: int, code: int | str, text: str = "because") -> None:
+        """Refuse frames of a type from now on."""
+        self.script(kind, self.refusing(code, text))
 
     def count(self, kind: int) -> int:
-        """Return how many frames of a type have come, over all lines."""
+        """Return how many frames of a type have arrived, over all connections."""
         return sum(self.kind(frame) == kind for line in self.lines for frame in line.seen)
 
     async def __aenter__(self) -> Self:
@@ -138,14 +149,14 @@ class ScriptedPeer(ABC, Generic[L, F]):
         await self.stop()
 
     async def start(self) -> None:
-        """Listen, on the same port as before if there was one."""
+        """Listen, after a restart on the same port as before."""
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", self.port, ssl=self._tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop listening and end every line."""
+        """Stop listening and drop every connection."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -154,22 +165,22 @@ class ScriptedPeer(ABC, Generic[L, F]):
         await self.until(lambda: not any(line.is_open for line in self.lines))
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Wait for a condition on what the peer has seen."""
+        """Wait until a condition on the peer's state holds."""
         async with asyncio.timeout(PATIENCE_S):
             while not holds():
                 self._changed.clear()
                 await self._changed.wait()
 
     def open_lines(self) -> list[L]:
-        """Return the connections that are there."""
+        """Return the connections that are still open."""
         return [line for line in self.lines if line.is_open]
 
     def script(self, kind: int, what: Callable[..., None]) -> None:
-        """Do *what* with frames of a type instead of what an honest broker does."""
+        """Handle frames of a type with *what* instead of honestly."""
         self.scripts[kind] = what
 
     def once(self, kind: int, what: Callable[..., None]) -> None:
-        """Do *what* with the next frame of a type, then be honest."""
+        """Handle the next frame of a type with *what*, later ones honestly."""
 
         def script(*arguments: object) -> None:
             del self.scripts[kind]
@@ -178,11 +189,11 @@ class ScriptedPeer(ABC, Generic[L, F]):
         self.script(kind, script)
 
     def hold(self, kind: int) -> None:
-        """Keep frames of a type, unanswered."""
+        """Hold back frames of a type, unanswered, until :meth:`release`."""
         self._holding.add(kind)
 
     def release(self) -> None:
-        """Handle what was held, and hold nothing any more."""
+        """Handle all held frames and stop holding."""
         self._holding.clear()
         held, self.held = self.held, []
         for line, frame in held:
@@ -219,21 +230,21 @@ class ScriptedPeer(ABC, Generic[L, F]):
 
 
 def quick(**more: Unpack[Choices]) -> Choices:
-    """Return options for tests: attempts to connect follow each other at once."""
+    """Return options for tests: reconnect with hardly any delay."""
     more.setdefault("reconnect_delay", 0.001)
     more.setdefault("reconnect_delay_max", 0.005)
     return more
 
 
 def hang_up(line: Line[Any], *frame: object) -> None:
-    """Script: end the line, as for an unknown frame type."""
+    """Script: close the connection, as after a frame of unknown type."""
     line.hang_up()
 
 
 def die(line: Line[Any], *frame: object) -> None:
-    """Script: end the line without a word."""
+    """Script: drop the connection abruptly."""
     line.die()
 
 
 def ignore(line: Line[Any], *frame: object) -> None:
-    """Script: say nothing."""
+    """Script: do not answer."""

@@ -1,4 +1,4 @@
-"""What tests of the neutral part are run over: every strand, with a scripted peer."""
+"""Parametrization over all strands, each with its scripted peer, for strand-neutral tests."""
 
 import asyncio
 import gc
@@ -25,6 +25,9 @@ from tests.unit.client.vibe.peer import Peer as VibePeer
 AnyPeer = ScriptedPeer[Any, Any]
 AnyConnection = Connection[Any]
 
+SUBSCRIBED = 1
+"""Index of the subscription's connection: the second that a client makes."""
+
 over_tcp = pytest.mark.parametrize("strand", [BlipPeer, VibePeer], ids=["blip", "vibe"])
 every_strand = pytest.mark.parametrize(
     "strand", [BlipPeer, VibePeer, QumbedPeer], ids=["blip", "vibe", "qumbed"]
@@ -36,7 +39,7 @@ async def dialled(
     options: Options | None = None,
     on_lost: Callable[[Any], None] = lambda connection: None,
 ) -> AnyConnection:
-    """Return a connection to the peer, in its strand."""
+    """Return a connection to the peer, over the peer's strand."""
     endpoint, options = parse(peer.url), options or Options()
     if isinstance(peer, BlipPeer):
         return await dial(blip.BlipConnection, endpoint, options, blip.Receiver(), on_lost)
@@ -59,7 +62,7 @@ async def connected(
 
 
 async def offline(one: Client | Subscription) -> None:
-    """Wait until it knows that its connection is gone."""
+    """Wait until a client or subscription has noticed that its connection is lost."""
     assert isinstance(one, Client | Consumer)
     async with asyncio.timeout(10):
         while one.is_connected:  # noqa: ASYNC110 - each turn lets the loss arrive
@@ -67,15 +70,15 @@ async def offline(one: Client | Subscription) -> None:
 
 
 async def online(one: Client | Subscription) -> None:
-    """Wait until it has a connection again."""
+    """Wait until a client or subscription is connected again."""
     assert isinstance(one, Client | Consumer)
     async with asyncio.timeout(10):
-        while not one.is_connected:  # noqa: ASYNC110 - each turn lets it come
+        while not one.is_connected:  # noqa: ASYNC110 - each turn lets it reconnect
             await asyncio.sleep(0)
 
 
 async def forgotten(one: weakref.ref[Any]) -> None:
-    """Wait until nobody holds it any more."""
+    """Wait until no reference to the object is left."""
     async with asyncio.timeout(10):
         while one() is not None:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Which strand has which feature: the table, and who agrees with it."""
+"""The table of strands and features."""
 
 import pytest
 
@@ -12,12 +12,12 @@ METHODS = {"nack", "queues", "stats"}
 
 
 def test_every_strand_has_a_column() -> None:
-    """And no other."""
+    """The table covers exactly the strands that a URL can name."""
     assert set(DEFAULT_PORTS) == set(STRANDS)
 
 
 def test_every_row_is_an_option_or_a_method() -> None:
-    """A row of nothing would refuse nothing."""
+    """A row with an unknown name would never refuse anything."""
     options = {
         *Choices.__annotations__,
         *PublishOptions._fields,
@@ -28,15 +28,15 @@ def test_every_row_is_an_option_or_a_method() -> None:
     assert set() == set(TABLE) - options - METHODS
 
 
-def test_every_row_is_lacked_by_a_strand() -> None:
-    """What every strand has needs no row."""
+def test_every_row_is_missing_from_some_strand() -> None:
+    """A feature that every strand has needs no row."""
     assert [] == [feature for feature, row in TABLE.items() if row == (True, True, True)]
 
 
 @pytest.mark.parametrize("strand", STRANDS)
 @pytest.mark.parametrize("feature", TABLE)
-def test_what_a_strand_lacks_is_refused_by_name(strand: str, feature: str) -> None:
-    """What it has passes, and one that has it is named."""
+def test_a_missing_feature_is_refused_by_name(strand: str, feature: str) -> None:
+    """The error names a strand that has the feature; supported features pass."""
     if capabilities.has(strand, feature):
         capabilities.check(strand, [feature])
         return
@@ -57,16 +57,16 @@ def test_what_a_strand_lacks_is_refused_by_name(strand: str, feature: str) -> No
         ("qumbed", "ttl", "qumbed does not support ttl"),
     ],
 )
-def test_the_text_says_what_to_do_instead(strand: str, feature: str, text: str) -> None:
-    """A reason where there is one, and a strand that has it."""
+def test_the_error_says_what_to_do_instead(strand: str, feature: str, text: str) -> None:
+    """The text holds a hint, if there is one, and a strand that has the feature."""
     with pytest.raises(NotSupported) as caught:
         capabilities.check(strand, [feature])
 
     assert text == str(caught.value)
 
 
-def test_every_strand_has_what_is_not_in_the_table() -> None:
-    """Only differences are written down."""
+def test_every_strand_has_a_feature_that_is_not_in_the_table() -> None:
+    """The table lists only differences."""
     assert all(capabilities.has(strand, "prefetch") for strand in STRANDS)
 
 
@@ -80,10 +80,10 @@ def test_every_strand_has_what_is_not_in_the_table() -> None:
         (SubscribeOptions(schema="a"), "schema"),
     ],
 )
-def test_an_option_is_given_when_it_differs_from_its_default(
+def test_an_option_counts_as_given_when_it_differs_from_its_default(
     given: PublishOptions | SubscribeOptions, feature: str
 ) -> None:
-    """An empty value is a value: what would be ignored is refused."""
+    """An empty value counts too: an option that would be ignored is refused."""
     lacking = next(strand for strand in STRANDS if not capabilities.has(strand, feature))
     with pytest.raises(NotSupported) as caught:
         capabilities.check_options(lacking, given, type(given)())
@@ -92,8 +92,8 @@ def test_an_option_is_given_when_it_differs_from_its_default(
 
 
 @pytest.mark.parametrize("strand", STRANDS)
-def test_what_was_not_asked_for_is_not_refused(strand: str) -> None:
-    """Defaults pass on every strand, and so do options that all have."""
+def test_default_options_are_never_refused(strand: str) -> None:
+    """Defaults pass on every strand, as do options that every strand has."""
     capabilities.check_options(strand, PublishOptions(), PublishOptions())
     capabilities.check_options(strand, PublishOptions(retry=True), PublishOptions())
     capabilities.check_options(strand, SubscribeOptions(prefetch=1), SubscribeOptions())

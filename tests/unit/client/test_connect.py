@@ -1,4 +1,4 @@
-"""How a client is made."""
+"""Connecting: `braidmq.connect` and its options."""
 
 import asyncio
 import ssl
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_entering_connects_and_leaving_closes() -> None:
-    """The block has a client; after it there is no connection."""
+    """The connection lives exactly as long as the block."""
     async with Peer() as peer:
         async with braidmq.connect(peer.url) as client:
             assert isinstance(client, Client)
@@ -27,8 +27,8 @@ async def test_entering_connects_and_leaving_closes() -> None:
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_awaiting_gives_a_client_to_close_oneself() -> None:
-    """Programs that are not one block use it so."""
+async def test_awaiting_returns_a_client_that_the_caller_closes() -> None:
+    """For programs that do not fit into one block."""
     async with Peer() as peer:
         client = await braidmq.connect(peer.url)
         await client.ping()
@@ -36,22 +36,22 @@ async def test_awaiting_gives_a_client_to_close_oneself() -> None:
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_an_awaited_client_is_a_context_too() -> None:
-    """Whoever writes `async with await connect()` gets what they mean."""
+async def test_an_awaited_client_is_a_context_manager_too() -> None:
+    """`async with await connect()` works as well."""
     async with Peer() as peer:
         async with await braidmq.connect(peer.url) as client:
             await client.ping()
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_a_key_may_stand_beside_the_url() -> None:
-    """So that URLs can be logged."""
+async def test_the_key_may_be_given_apart_from_the_url() -> None:
+    """URLs without keys can be logged."""
     async with Peer() as peer, braidmq.connect(f"blip://127.0.0.1:{peer.port}", key="dev-key"):
         assert 1 == len(peer.open_lines())
 
 
-async def test_a_wrong_key_fails_without_being_repeated() -> None:
-    """No text of the error holds the key."""
+async def test_an_authentication_error_does_not_contain_the_key() -> None:
+    """Neither its text nor its attributes do."""
     async with Peer() as peer:
         with pytest.raises(braidmq.AuthenticationFailed, match="invalid API key") as caught:
             await braidmq.connect(f"blip://s3cret@127.0.0.1:{peer.port}")
@@ -60,8 +60,8 @@ async def test_a_wrong_key_fails_without_being_repeated() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 4086, "é" * 2043])
-async def test_a_key_that_no_broker_would_read_is_refused_here(key: str) -> None:
-    """It would not fit into the frame that a stranger may send."""
+async def test_a_key_that_no_broker_would_accept_is_refused_by_the_client(key: str) -> None:
+    """It is empty, or too long for the frame that an unauthenticated client may send."""
     with pytest.raises(braidmq.InvalidArgument, match="no usable API key"):
         await braidmq.connect("blip://127.0.0.1:1", key=key)
 
@@ -80,28 +80,28 @@ async def test_a_key_that_no_broker_would_read_is_refused_here(key: str) -> None
 async def test_options_of_another_strand_are_refused(
     strand: str, option: dict[str, Any]
 ) -> None:
-    """What would be ignored is said at once."""
+    """An option that would be ignored is an error."""
     named = f"{strand} does not support {next(iter(option))}"
     with pytest.raises(braidmq.NotSupported, match=named):
         braidmq.connect(f"{strand}://k@127.0.0.1", **option)
 
 
-async def test_a_bad_option_is_refused_before_anything_is_connected() -> None:
-    """Mistakes of the program show where they are made."""
+async def test_a_bad_option_is_refused_before_connecting() -> None:
+    """The error is raised by the call that holds the mistake."""
     with pytest.raises(braidmq.InvalidArgument, match="keepalive"):
         braidmq.connect("blip://k@127.0.0.1", keepalive=0)
 
 
-async def test_tls_with_a_context_of_ones_own() -> None:
-    """A context is enough; the URL need not say it again."""
+async def test_tls_with_a_custom_context() -> None:
+    """A context is enough; the URL's scheme need not ask for TLS too."""
     authority = trustme.CA()
     server, client = trustme_contexts(authority, authority)
     async with Peer(tls=server) as peer, braidmq.connect(peer.url, tls=client) as connected:
         assert (await connected.publish("orders", b"1")).durable
 
 
-async def test_a_certificate_that_is_not_trusted_is_refused() -> None:
-    """The key is not sent to whoever answers."""
+async def test_an_untrusted_certificate_is_refused() -> None:
+    """The client does not send its key to an unverified server."""
     server, client = trustme_contexts(trustme.CA(), trustme.CA())
     async with Peer(tls=server) as peer:
         url = peer.url.replace("blip://", "blips://")
@@ -149,10 +149,10 @@ async def round_trip(strand: type[AnyPeer]) -> bytes:
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @every_strand
-async def test_any_event_loop_will_do(
+async def test_the_client_works_on_any_event_loop(
     strand: type[AnyPeer], new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """The library knows no loop but the one that runs it."""
+    """The library depends on no particular event loop."""
 
     def run() -> bytes:
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -161,8 +161,8 @@ async def test_any_event_loop_will_do(
     assert b"1" == await asyncio.to_thread(run)
 
 
-async def test_everything_exported_is_there() -> None:
-    """The list of names and the names agree."""
+async def test_every_exported_name_exists() -> None:
+    """`__all__` matches the package's attributes."""
     assert all(hasattr(braidmq, name) for name in braidmq.__all__)
     assert braidmq.__version__
 
@@ -170,7 +170,7 @@ async def test_everything_exported_is_there() -> None:
 def trustme_contexts(
     ours: trustme.CA, theirs: trustme.CA
 ) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return a server's context with our certificate, and a client's that trusts theirs."""
+    """Return a server context certified by *ours*, and a client's that trusts *theirs*."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ours.issue_cert("127.0.0.1").configure_cert(server)
     client = ssl.create_default_context()

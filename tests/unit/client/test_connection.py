@@ -1,4 +1,4 @@
-"""One connection, as far as no strand is concerned."""
+"""The strand-neutral behaviour of one connection."""
 
 import asyncio
 import weakref
@@ -22,17 +22,17 @@ pytestmark = [pytest.mark.asyncio, every_strand]
 
 
 async def fill(connection: AnyConnection) -> None:
-    """Hand over so much that senders have to wait; what it is does not matter."""
+    """Fill the write buffer until senders have to wait; the content does not matter."""
     while not connection.is_full:
         connection.send(bytes(WRITE_BUFFER_BYTES_MAX))
         connection.flush()
 
 
 @pytest.mark.parametrize("script", [die, hang_up])
-async def test_a_broker_that_hangs_up_in_the_handshake_is_no_broker(
+async def test_connecting_fails_when_the_broker_hangs_up_in_the_handshake(
     strand: type[AnyPeer], script: object
 ) -> None:
-    """The attempt has failed; nothing is left behind."""
+    """The failed attempt leaves no open connection behind."""
     async with strand() as peer:
         peer.script(peer.greeting, die if script is die else hang_up)
         with pytest.raises(ConnectionFailed):
@@ -40,7 +40,7 @@ async def test_a_broker_that_hangs_up_in_the_handshake_is_no_broker(
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_a_broker_that_says_nothing_fails_in_time(strand: type[AnyPeer]) -> None:
+async def test_connecting_to_a_silent_broker_times_out(strand: type[AnyPeer]) -> None:
     """One attempt takes at most `connect_timeout`."""
     async with strand() as peer:
         peer.script(peer.greeting, ignore)
@@ -49,18 +49,18 @@ async def test_a_broker_that_says_nothing_fails_in_time(strand: type[AnyPeer]) -
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_nobody_listens(strand: type[AnyPeer]) -> None:
-    """A refused connection is named with its address."""
+async def test_a_refused_connection_names_its_address(strand: type[AnyPeer]) -> None:
+    """Host and port are in the error when no server listens."""
     async with strand() as peer:
         pass
     with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{peer.port}"):
         await dialled(peer)
 
 
-async def test_one_ping_is_in_flight_and_all_who_ask_meanwhile_share_the_next(
+async def test_one_ping_is_in_flight_and_later_fences_share_the_next(
     strand: type[AnyPeer],
 ) -> None:
-    """Any number of waiters costs one PING a round trip."""
+    """Any number of waiters costs one PING per round trip."""
     async with strand() as peer, connected(peer) as connection:
         peer.hold(peer.ping)
         _, first = connection.fence()
@@ -72,8 +72,8 @@ async def test_one_ping_is_in_flight_and_all_who_ask_meanwhile_share_the_next(
         assert 2 == peer.count(peer.ping)
 
 
-async def test_a_cancelled_waiter_disturbs_nobody(strand: type[AnyPeer]) -> None:
-    """Each has a future of its own."""
+async def test_a_cancelled_waiter_does_not_disturb_the_others(strand: type[AnyPeer]) -> None:
+    """Each waiter has its own future."""
     async with strand() as peer, connected(peer) as connection:
         first, second = connection.fence()[1], connection.fence()[1]
         first.cancel()
@@ -81,8 +81,10 @@ async def test_a_cancelled_waiter_disturbs_nobody(strand: type[AnyPeer]) -> None
         assert await second
 
 
-async def test_settling_sends_no_ping_when_nothing_is_open(strand: type[AnyPeer]) -> None:
-    """What is confirmed already costs no round trip."""
+async def test_settling_sends_no_ping_when_nothing_is_unconfirmed(
+    strand: type[AnyPeer],
+) -> None:
+    """If everything is confirmed, settling costs no round trip."""
     async with strand() as peer, connected(peer) as connection:
         await connection.fence()[1]
 
@@ -90,8 +92,8 @@ async def test_settling_sends_no_ping_when_nothing_is_open(strand: type[AnyPeer]
         assert 1 == peer.count(peer.ping)
 
 
-async def test_a_broken_connection_tells_everyone_who_waits(strand: type[AnyPeer]) -> None:
-    """Fences in flight and to come, and those who ask afterwards."""
+async def test_a_broken_connection_notifies_every_waiter(strand: type[AnyPeer]) -> None:
+    """Fences in flight, fences queued behind them, and fences asked for afterwards."""
     lost: list[AnyConnection] = []
     async with strand() as peer, connected(peer, on_lost=lost.append) as connection:
         peer.hold(peer.ping)
@@ -110,10 +112,10 @@ async def test_a_broken_connection_tells_everyone_who_waits(strand: type[AnyPeer
         assert "lost the connection" in str(connection.lost())
 
 
-async def test_a_broker_that_does_not_answer_a_ping_is_taken_for_dead(
+async def test_a_broker_that_does_not_answer_a_ping_is_considered_dead(
     strand: type[AnyPeer],
 ) -> None:
-    """The connection ends after `answer_timeout`, and everyone learns of it."""
+    """The connection ends after `answer_timeout`, and every waiter is told."""
     async with strand() as peer, connected(peer, Options(answer_timeout=0.05)) as connection:
         peer.script(peer.ping, ignore)
 
@@ -121,8 +123,8 @@ async def test_a_broker_that_does_not_answer_a_ping_is_taken_for_dead(
         assert "no answer within 0.05 s" in str(connection.lost())
 
 
-async def test_nothing_is_left_of_a_connection_that_is_closed(strand: type[AnyPeer]) -> None:
-    """No timer of it runs on, which would hold it."""
+async def test_a_closed_connection_is_garbage_collected(strand: type[AnyPeer]) -> None:
+    """No timer keeps running, which would hold a reference."""
     async with strand() as peer:
         connection = await dialled(peer)
         await connection.close()
@@ -148,7 +150,7 @@ async def test_senders_wait_while_the_broker_does_not_read(strand: type[AnyPeer]
 async def test_waiting_senders_are_released_when_the_connection_breaks(
     strand: type[AnyPeer],
 ) -> None:
-    """Nobody waits for a broker that is gone."""
+    """Their wait ends, although the broker has read nothing."""
     async with strand() as peer, connected(peer) as connection:
         peer.lines[0].pause_reading()
         await fill(connection)
@@ -164,7 +166,7 @@ async def test_waiting_senders_are_released_when_the_connection_breaks(
 async def test_a_sender_that_never_waits_does_not_starve_the_loop(
     strand: type[AnyPeer],
 ) -> None:
-    """Beyond the flush threshold the bytes go out and others get their turn."""
+    """Beyond the flush threshold the bytes are written and other tasks get to run."""
     async with strand() as peer, connected(peer) as connection:
         peer.lines[0].pause_reading()
         turns = 0
@@ -179,10 +181,12 @@ async def test_a_sender_that_never_waits_does_not_starve_the_loop(
             await connection.writable()
 
         assert 3 == turns
-        connection.abort("it was not a frame")
+        connection.abort("not a frame")
 
 
-async def test_a_broker_that_never_ends_its_side_is_left(strand: type[AnyPeer]) -> None:
+async def test_closing_does_not_wait_for_a_broker_that_never_closes_its_side(
+    strand: type[AnyPeer],
+) -> None:
     """Closing takes at most `close_timeout`."""
     async with strand() as peer:
         connection = await dialled(peer, Options(close_timeout=0.02))

@@ -1,4 +1,4 @@
-"""Messages, as far as no strand is concerned."""
+"""The strand-neutral behaviour of messages."""
 
 import asyncio
 
@@ -10,8 +10,8 @@ from braidmq.client.errors import Closed, NotSupported
 pytestmark = pytest.mark.asyncio
 
 
-class Noted(Message):
-    """A message that notes what is sent about it, or cannot be sent."""
+class RecordedMessage(Message):
+    """A message that records its acks and nacks, or fails to send them."""
 
     strand = "vibe"
 
@@ -34,24 +34,24 @@ class Noted(Message):
         self.notes.append(note)
 
 
-class OnBlip(Noted):
-    """The same on a strand that cannot give back."""
+class RecordedOnBlip(RecordedMessage):
+    """The same on a strand without nack."""
 
     strand = "blip"
 
 
 async def test_a_message_is_settled_once() -> None:
-    """Acknowledged or given back, by whichever task is first."""
-    message = Noted()
+    """Acked or nacked, by whichever task is first."""
+    message = RecordedMessage()
     await asyncio.gather(message.ack(confirmed=True), message.ack())
     await message.nack(delay=1.5)
 
     assert ["ack confirmed=True"] == message.notes
 
 
-async def test_what_could_not_be_sent_may_be_tried_again() -> None:
-    """Only what was sent settles a message."""
-    message = Noted(fails=True)
+async def test_a_settlement_that_failed_may_be_retried() -> None:
+    """A message counts as settled only after the ack or nack was sent."""
+    message = RecordedMessage(fails=True)
     with pytest.raises(Closed):
         await message.ack()
     message.fails = False
@@ -60,9 +60,9 @@ async def test_what_could_not_be_sent_may_be_tried_again() -> None:
     assert ["nack delay=1.5 dead_letter=True"] == message.notes
 
 
-async def test_a_strand_that_cannot_give_back_says_so() -> None:
-    """And what it does instead."""
-    message = OnBlip()
+async def test_a_strand_without_nack_says_so() -> None:
+    """The error says what the strand does instead."""
+    message = RecordedOnBlip()
     with pytest.raises(NotSupported, match="redelivers what is not acknowledged; vibe does"):
         await message.nack()
     await message.failed()
@@ -70,16 +70,16 @@ async def test_a_strand_that_cannot_give_back_says_so() -> None:
     assert [] == message.notes
 
 
-async def test_a_failure_to_give_back_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The handler's own exception is what the caller must see."""
-    await Noted(fails=True).failed()
+async def test_a_failed_nack_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The caller must see the handler's own exception."""
+    await RecordedMessage(fails=True).failed()
 
     assert ["message 7 was not given back: the subscription was closed"] == caplog.messages
 
 
-async def test_processing_that_ends_well_acknowledges() -> None:
-    """The block gets the message, and its end is its acknowledgement."""
-    message = Noted()
+async def test_processing_acknowledges_when_the_block_ends_normally() -> None:
+    """The block gets the message; leaving the block acknowledges it."""
+    message = RecordedMessage()
     async with message.process() as same:
         assert message is same
         assert [] == message.notes
@@ -87,9 +87,9 @@ async def test_processing_that_ends_well_acknowledges() -> None:
     assert ["ack confirmed=False"] == message.notes
 
 
-async def test_processing_that_raises_does_not_acknowledge_and_raises_on() -> None:
-    """The strand does what it can for the message; the exception is the caller's."""
-    message = Noted()
+async def test_processing_that_raises_does_not_acknowledge() -> None:
+    """The message is nacked where the strand can, and the exception reaches the caller."""
+    message = RecordedMessage()
     with pytest.raises(ZeroDivisionError):
         async with message.process():
             raise ZeroDivisionError
@@ -97,14 +97,16 @@ async def test_processing_that_raises_does_not_acknowledge_and_raises_on() -> No
     assert ["nack delay=None dead_letter=False"] == message.notes
 
 
-async def test_what_a_strand_does_not_say_is_empty() -> None:
-    """What only some strands tell is there on every one, if only to say nothing."""
-    message = Noted()
+async def test_attributes_that_a_strand_lacks_are_empty() -> None:
+    """Every message has the attributes that only some strands fill in."""
+    message = RecordedMessage()
 
     assert (None, {}) == (message.attempt, dict(message.headers))
     assert (None, False, "") == (message.sender, message.sealed_by_gateway, message.schema)
 
 
 async def test_a_message_shows_its_size_and_not_its_payload() -> None:
-    """What is printed in passing holds no payload."""
-    assert "<Noted topic='orders' id=7 qos=1 payload=6 bytes>" == repr(Noted())
+    """A repr may end up in a log, so it holds no payload."""
+    assert "<RecordedMessage topic='orders' id=7 qos=1 payload=6 bytes>" == repr(
+        RecordedMessage()
+    )

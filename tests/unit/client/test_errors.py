@@ -1,4 +1,4 @@
-"""What the client library raises."""
+"""Errors of the client library."""
 
 import errno
 import os
@@ -18,8 +18,8 @@ OURS = {
 }
 
 
-def test_the_tree_at_the_top_of_the_module_is_the_tree() -> None:
-    """Every error is printed there, below the one it derives from."""
+def test_the_tree_in_the_module_docstring_is_complete_and_correct() -> None:
+    """The docstring lists every error, below the class that it derives from."""
     assert errors.__doc__ is not None
     path: list[str] = []
     drawn: set[str] = set()
@@ -37,7 +37,7 @@ def test_the_tree_at_the_top_of_the_module_is_the_tree() -> None:
 
 
 def test_every_error_is_exported() -> None:
-    """Whoever catches one need not know the module it lives in."""
+    """Callers can catch an error without knowing its module."""
     assert set(OURS) <= set(braidmq.client.__all__) <= set(braidmq.__all__)
 
 
@@ -75,8 +75,8 @@ def test_errors_read_as_sentences(error: errors.ClientError, text: str) -> None:
     assert text == str(error)
 
 
-def test_a_failed_publish_is_both_refused_and_in_doubt() -> None:
-    """Code 500 is an answer, and leaves open what is stored."""
+def test_a_failed_publish_is_a_refusal_with_unknown_outcome() -> None:
+    """Code 500 is an answer, but does not tell whether the message was stored."""
     error = errors.PublishFailed(500, "durable publish failed: disk")
 
     assert isinstance(error, errors.PublishRefused)
@@ -85,7 +85,7 @@ def test_a_failed_publish_is_both_refused_and_in_doubt() -> None:
 
 
 def test_an_invalid_argument_is_a_value_error() -> None:
-    """Callers who know only Python catch it too."""
+    """Callers that know only the built-in exceptions can catch it too."""
     assert issubclass(errors.InvalidArgument, ValueError)
 
 
@@ -100,18 +100,20 @@ FAILURES = {
         socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
         "no host has that name",
     ),
-    "names for now": (
+    "a name, for now": (
         socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
         "Temporary failure in name resolution",
     ),
     "another": (OSError(-9, "odd"), "[Errno -9] odd"),
-    "no number": (ConnectionResetError("it went away"), "it went away"),
+    "no errno": (ConnectionResetError("it went away"), "it went away"),
 }
 
 
 @pytest.mark.parametrize("case", FAILURES)
-def test_a_failure_is_told_in_the_words_of_the_system(case: str) -> None:
-    """Not in those of the event loop, and once for all addresses of a name."""
-    error, said = FAILURES[case]
+def test_a_connection_failure_is_described_as_the_system_does(case: str) -> None:
+    """Without the event loop's wording, and once for all addresses of a name."""
+    error, expected = FAILURES[case]
 
-    assert said.replace("refused", os.strerror(errno.ECONNREFUSED)) == errors.reason_of(error)
+    assert expected.replace("refused", os.strerror(errno.ECONNREFUSED)) == errors.reason_of(
+        error
+    )

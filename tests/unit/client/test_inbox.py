@@ -1,4 +1,4 @@
-"""Messages that wait for handlers, and handlers that wait for messages."""
+"""The inbox of a subscription, and its credit window."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Plain(Message):
-    """A message of no strand."""
+    """A message that belongs to no strand."""
 
     id: int | None
 
@@ -34,18 +34,18 @@ def ids_in(inbox: Inbox[Plain]) -> list[int | None]:
     return [inbox.pop().id for _ in range(len(inbox))]
 
 
-async def test_messages_come_out_in_order() -> None:
-    """First come, first served."""
+async def test_messages_leave_in_the_order_they_arrived() -> None:
+    """Ids play no part in the order."""
     assert [3, 1, None, 2] == ids_in(inbox_of(3, 1, None, 2))
 
 
-async def test_a_delivery_waits_at_most_once() -> None:
-    """Sent again before anyone has taken it, it is the same delivery; QoS 0 has no identity."""
+async def test_a_delivery_is_queued_at_most_once() -> None:
+    """A redelivery of a message still in the inbox is dropped; QoS 0 messages have no id."""
     assert [1, 2, None, None] == ids_in(inbox_of(1, 2, 1, None, None, 2))
 
 
-async def test_a_delivery_that_was_taken_may_come_again() -> None:
-    """Only what waits is remembered."""
+async def test_a_delivery_that_was_taken_may_be_redelivered() -> None:
+    """The inbox remembers only the ids it still holds."""
     inbox = inbox_of(1)
     inbox.pop()
     inbox.put(Plain(1))
@@ -53,8 +53,8 @@ async def test_a_delivery_that_was_taken_may_come_again() -> None:
     assert [1] == ids_in(inbox)
 
 
-async def test_where_ids_are_not_unique_every_delivery_waits() -> None:
-    """On strands whose publishers choose the ids, two messages may have the same."""
+async def test_every_delivery_is_queued_where_ids_are_not_unique() -> None:
+    """On strands where publishers choose the ids, two messages may share one."""
     inbox: Inbox[Plain] = Inbox(once=False)
     for one in (1, 2, 1):
         inbox.put(Plain(one))
@@ -62,8 +62,8 @@ async def test_where_ids_are_not_unique_every_delivery_waits() -> None:
     assert [1, 2, 1] == ids_in(inbox)
 
 
-async def test_what_the_broker_sends_again_is_forgotten() -> None:
-    """A broken connection brings deliveries back, but never QoS 0 messages."""
+async def test_deliveries_that_the_broker_will_repeat_are_dropped() -> None:
+    """After a lost connection the broker redelivers them, but never QoS 0 messages."""
     inbox = inbox_of(1, None, 2)
     inbox.forget_deliveries()
     inbox.put(Plain(1))
@@ -77,8 +77,8 @@ async def waiting(inbox: Inbox[Plain], count: int) -> list[asyncio.Task[None]]:
     return tasks
 
 
-async def test_as_many_are_woken_as_there_are_messages() -> None:
-    """Two messages wake two of three, those who have waited longest."""
+async def test_as_many_waiters_are_woken_as_there_are_messages() -> None:
+    """Two messages wake the two of three tasks that have waited longest."""
     inbox = inbox_of(1, 2)
     tasks = await waiting(inbox, 3)
     inbox.wake()
@@ -89,8 +89,8 @@ async def test_as_many_are_woken_as_there_are_messages() -> None:
     await tasks[2]
 
 
-async def test_a_wake_up_is_not_lost_with_the_task_that_got_it() -> None:
-    """Cancelled between being woken and running, it passes the wake-up on."""
+async def test_a_cancelled_task_passes_its_wake_up_on() -> None:
+    """A task cancelled after it was woken and before it ran does not swallow the wake-up."""
     inbox = inbox_of(1)
     first, second = await waiting(inbox, 2)
     inbox.wake()
@@ -101,8 +101,8 @@ async def test_a_wake_up_is_not_lost_with_the_task_that_got_it() -> None:
         await first
 
 
-async def test_a_cancelled_waiter_is_no_longer_woken() -> None:
-    """Cancelled before being woken, it takes nobody's turn."""
+async def test_a_cancelled_waiter_is_not_woken() -> None:
+    """A task cancelled before a wake-up does not take the next waiter's turn."""
     inbox = inbox_of(1)
     first, second = await waiting(inbox, 2)
     first.cancel()
@@ -112,8 +112,8 @@ async def test_a_cancelled_waiter_is_no_longer_woken() -> None:
     assert first.cancelled() or first.cancelling()
 
 
-async def test_waiting_ends_with_its_time() -> None:
-    """A timeout is no error: nothing may have come."""
+async def test_waiting_ends_at_its_timeout() -> None:
+    """A timeout is no error; the inbox may still be empty."""
     inbox = inbox_of()
     await inbox.arrival(0.001)
 
@@ -129,17 +129,17 @@ def window_of(size: int) -> CreditWindow:
 
 
 async def test_the_first_credit_is_one() -> None:
-    """Until the handler has shown its speed, it is taken for slow."""
+    """A handler counts as slow until it has shown its speed."""
     assert 1 == CreditWindow(256).due(0)
 
 
-async def test_a_window_may_begin_larger_and_never_above_its_limit() -> None:
-    """Where asking is dear, more is asked for before the handler's speed is known."""
+async def test_a_window_may_start_larger_but_never_above_its_limit() -> None:
+    """Where granting credit is expensive, the first grant is larger."""
     assert [16, 4] == [CreditWindow(256, begin=16).size, CreditWindow(4, begin=16).size]
 
 
-async def test_a_window_grows_to_what_somebody_waits_for() -> None:
-    """As far as the prefetch allows, and never smaller."""
+async def test_a_window_grows_to_the_size_of_a_waiting_request() -> None:
+    """It stops at the prefetch, and never shrinks."""
     window = CreditWindow(8, begin=2)
     sizes = []
     for wanted in (1, 5, 3, 9):
@@ -149,20 +149,20 @@ async def test_a_window_grows_to_what_somebody_waits_for() -> None:
     assert [2, 5, 5, 8] == sizes
 
 
-async def test_credit_goes_out_in_halves() -> None:
-    """Nothing is due until half of the window is used up; then all that is missing."""
+async def test_credit_is_granted_in_halves_of_the_window() -> None:
+    """No credit is due until half of the window is used up; then all of the missing part is."""
     window = window_of(8)
 
     assert [8, 7, 6, 5, 4, 0, 0, 0, 0] == [window.due(held) for held in range(9)]
 
 
-async def test_a_window_of_one_is_filled_when_it_is_empty() -> None:
-    """The smallest window still moves."""
+async def test_a_window_of_one_is_refilled_when_it_is_empty() -> None:
+    """The smallest window does not stall."""
     assert [1, 0] == [CreditWindow(1).due(held) for held in range(2)]
 
 
 async def test_a_fast_handler_gets_a_larger_window_up_to_the_prefetch() -> None:
-    """The window doubles while messages are taken soon."""
+    """The window doubles while messages are taken quickly."""
     window = CreditWindow(6)
     sizes = []
     for _ in range(4):
@@ -173,7 +173,7 @@ async def test_a_fast_handler_gets_a_larger_window_up_to_the_prefetch() -> None:
 
 
 async def test_a_slow_handler_gets_a_smaller_window_down_to_one() -> None:
-    """A message that waited long is close to being sent again: fewer should wait."""
+    """A message that waited long is close to its redelivery: fewer should wait."""
     window = window_of(4)
     sizes = []
     for _ in range(3):
@@ -183,8 +183,8 @@ async def test_a_slow_handler_gets_a_smaller_window_down_to_one() -> None:
     assert [2, 1, 1] == sizes
 
 
-async def test_in_between_nothing_changes() -> None:
-    """Between soon and long the window is right."""
+async def test_a_medium_wait_leaves_the_window_as_it_is() -> None:
+    """Between the two thresholds the window has the right size."""
     window = window_of(4)
     window.taken((WAITED_SOON_S + WAITED_LONG_S) / 2)
 
@@ -192,10 +192,10 @@ async def test_in_between_nothing_changes() -> None:
 
 
 @given(st.integers(1, 500), st.lists(st.floats(0.0, 3.0), max_size=30), st.integers(0, 500))
-async def test_what_is_held_never_exceeds_the_prefetch(
+async def test_credit_never_exceeds_the_prefetch(
     prefetch: int, waits: list[float], held: int
 ) -> None:
-    """Whatever the handler did, credit fills the window and no more."""
+    """Whatever the handler's speed, credit fills the window and no more."""
     window = CreditWindow(prefetch)
     for waited in waits:
         window.taken(waited)

@@ -1,4 +1,4 @@
-"""A connection that is made again when it breaks."""
+"""A link: a connection that is re-established when it breaks."""
 
 import asyncio
 import logging
@@ -29,25 +29,25 @@ from tests.unit.client.peer import die, quick
 pytestmark = pytest.mark.asyncio
 
 
-class Noting(Owner[BlipConnection]):
-    """A owner that notes what it is told."""
+class RecordingOwner(Owner[BlipConnection]):
+    """An owner that records the calls it gets."""
 
     def __init__(self) -> None:
-        self.notes: list[str] = []
+        self.calls: list[str] = []
         self.refuse: list[ClientError] = []
 
     async def prepare(self, connection: BlipConnection) -> None:
-        self.notes.append("prepare")
+        self.calls.append("prepare")
         if not await connection.fence()[1]:
             raise connection.lost()
         if self.refuse:
             raise self.refuse.pop()
 
     def went_down(self) -> None:
-        self.notes.append("down")
+        self.calls.append("down")
 
     def ended(self, error: ClientError) -> None:
-        self.notes.append(f"end: {type(error).__name__}")
+        self.calls.append(f"end: {type(error).__name__}")
 
 
 def dialer(peer: Peer, options: Options) -> Dialer[BlipConnection, Receiver]:
@@ -66,22 +66,22 @@ async def linked(
         await link.close()
 
 
-async def test_a_broken_connection_is_made_again_and_prepared() -> None:
-    """Only the owner sees a connection before it is prepared."""
-    noting = Noting()
-    async with Peer() as peer, linked(peer, noting) as link:
+async def test_a_broken_connection_is_replaced_and_prepared() -> None:
+    """Only the owner sees a new connection before it is prepared."""
+    owner = RecordingOwner()
+    async with Peer() as peer, linked(peer, owner) as link:
         first = await link.ready()
         peer.lines[0].die()
         await peer.until(lambda: len(peer.lines) == 2)
         second = await link.ready()
 
         assert first is not second
-        assert ["prepare", "down", "prepare"] == noting.notes
+        assert ["prepare", "down", "prepare"] == owner.calls
         assert await second.settle()
 
 
-async def test_while_there_is_no_broker_it_is_tried_again_and_again() -> None:
-    """A broker that comes back after a while is found."""
+async def test_a_link_retries_while_the_broker_is_down() -> None:
+    """It connects once the broker is back."""
     async with Peer() as peer, linked(peer, Owner()) as link:
         await peer.stop()
         waiting = asyncio.create_task(link.ready())
@@ -90,22 +90,22 @@ async def test_while_there_is_no_broker_it_is_tried_again_and_again() -> None:
         assert not (await waiting).is_lost
 
 
-async def test_a_connection_that_breaks_while_it_is_prepared_is_made_again() -> None:
+async def test_a_connection_that_breaks_during_preparation_is_replaced() -> None:
     """Preparation is part of connecting."""
-    noting = Noting()
-    async with Peer() as peer, linked(peer, noting) as link:
+    owner = RecordingOwner()
+    async with Peer() as peer, linked(peer, owner) as link:
         peer.script(frames.PING, die)
         peer.lines[0].die()
         await peer.until(lambda: len(peer.lines) >= 3)
         del peer.scripts[frames.PING]
         await link.ready()
 
-        assert noting.notes.count("prepare") >= 3
-        assert 1 == noting.notes.count("down")
+        assert owner.calls.count("prepare") >= 3
+        assert 1 == owner.calls.count("down")
 
 
-async def test_who_waits_too_long_learns_that_there_is_no_broker() -> None:
-    """A call takes at most `offline_timeout` when nothing can be sent."""
+async def test_waiting_for_a_connection_times_out() -> None:
+    """A call waits at most `offline_timeout` for a connection."""
     options = Options(**quick(offline_timeout=0.02))
     async with Peer() as peer, linked(peer, Owner(), options) as link:
         await peer.stop()
@@ -115,25 +115,25 @@ async def test_who_waits_too_long_learns_that_there_is_no_broker() -> None:
             await link.ready()
 
 
-async def test_a_key_that_is_no_longer_known_is_the_end() -> None:
-    """It is not tried again: that would lock out, or hammer."""
-    noting = Noting()
-    async with Peer() as peer, linked(peer, noting) as link:
-        peer.nack(frames.AUTH, 401, "invalid API key")
+async def test_a_revoked_key_ends_the_link() -> None:
+    """The link does not retry: that would hammer the broker or lock the client out."""
+    owner = RecordingOwner()
+    async with Peer() as peer, linked(peer, owner) as link:
+        peer.refuse(frames.AUTH, 401, "invalid API key")
         peer.lines[0].die()
         await peer.until(lambda: len(peer.lines) == 2)
         for _ in range(2):
             with pytest.raises(AuthenticationFailed):
                 await link.ready()
 
-        assert "end: AuthenticationFailed" == noting.notes[-1]
+        assert "end: AuthenticationFailed" == owner.calls[-1]
 
 
-async def test_what_the_resident_cannot_accept_is_the_end() -> None:
-    """An error of preparation other than a lost connection would come again."""
-    noting = Noting()
-    async with Peer() as peer, linked(peer, noting) as link:
-        noting.refuse = [ClientError("no")]
+async def test_a_failed_preparation_ends_the_link() -> None:
+    """Unlike a lost connection, another error in preparation would only recur."""
+    owner = RecordingOwner()
+    async with Peer() as peer, linked(peer, owner) as link:
+        owner.refuse = [ClientError("no")]
         peer.lines[0].die()
         await peer.until(lambda: len(peer.lines) == 2)
         with pytest.raises(ClientError, match="no"):
@@ -141,20 +141,20 @@ async def test_what_the_resident_cannot_accept_is_the_end() -> None:
 
 
 async def test_reconnecting_can_be_switched_off() -> None:
-    """Then the loss of the connection is the end."""
-    noting = Noting()
-    async with Peer() as peer, linked(peer, noting, Options(reconnect=False)) as link:
+    """A lost connection then ends the link."""
+    owner = RecordingOwner()
+    async with Peer() as peer, linked(peer, owner, Options(reconnect=False)) as link:
         peer.lines[0].die()
         while link.end is None:  # noqa: ASYNC110 - each turn lets the loss arrive
             await asyncio.sleep(0)
         with pytest.raises(ConnectionLost):
             await link.ready()
 
-        assert ["prepare", "down", "end: ConnectionLost"] == noting.notes
+        assert ["prepare", "down", "end: ConnectionLost"] == owner.calls
 
 
 async def test_a_closed_link_stays_closed() -> None:
-    """Also while it was about to connect again."""
+    """Even if it was about to reconnect."""
     async with Peer() as peer, linked(peer, Owner()) as link:
         await peer.stop()
         waiting = asyncio.create_task(link.ready())
@@ -168,29 +168,29 @@ async def test_a_closed_link_stays_closed() -> None:
 
 
 async def test_a_first_connection_that_cannot_be_prepared_is_not_kept() -> None:
-    """The caller gets the error, the broker an end of the line."""
-    noting = Noting()
-    noting.refuse = [ClientError("no")]
+    """The caller gets the error, and the connection is closed."""
+    owner = RecordingOwner()
+    owner.refuse = [ClientError("no")]
     async with Peer() as peer:
         with pytest.raises(ClientError, match="no"):
-            async with linked(peer, noting):
+            async with linked(peer, owner):
                 pass
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_callbacks_come_with_the_first_loss_and_the_last_return() -> None:
-    """However many connections a client has, it is broken once and whole once."""
+async def test_callbacks_fire_on_the_first_loss_and_the_last_recovery() -> None:
+    """A client with several connections reports one disconnect and one reconnect."""
     calls: list[str] = []
     back = asyncio.Event()
 
-    def broken(error: ConnectionLost) -> None:
+    def disconnected(error: ConnectionLost) -> None:
         calls.append(type(error).__name__)
 
-    async def whole() -> None:
+    async def reconnected() -> None:
         calls.append("back")
         back.set()
 
-    options = Options(**quick(on_disconnect=broken, on_reconnect=whole))
+    options = Options(**quick(on_disconnect=disconnected, on_reconnect=reconnected))
     async with Peer() as peer:
         shared = dialer(peer, options)
         links = [Link(shared, Owner(), Receiver()) for _ in range(2)]
@@ -208,7 +208,7 @@ async def test_callbacks_come_with_the_first_loss_and_the_last_return() -> None:
 async def test_a_loss_of_all_connections_is_logged_as_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The others are for those who want to know more."""
+    """Further losses are logged at INFO."""
     health = Health(Options())
     with caplog.at_level(logging.INFO, "braidmq.client"):
         for _ in range(2):
@@ -221,7 +221,7 @@ async def test_a_loss_of_all_connections_is_logged_as_one_warning(
 async def test_a_callback_that_raises_is_logged_and_harms_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The connection comes back all the same."""
+    """The link reconnects all the same."""
 
     def careless(error: ConnectionLost) -> None:
         raise ZeroDivisionError
@@ -236,10 +236,10 @@ async def test_a_callback_that_raises_is_logged_and_harms_nothing(
         assert ["a callback raised"] == caplog.messages
 
 
-async def test_a_link_that_ends_broken_is_not_called_back() -> None:
-    """Only a connection that is there again is worth a call."""
+async def test_a_link_that_ends_without_recovering_does_not_call_back() -> None:
+    """Only a re-established connection triggers `on_reconnect`."""
     calls: list[str] = []
-    called: Callback = lambda: calls.append("back")  # noqa: E731 - one line says it
+    called: Callback = lambda: calls.append("back")  # noqa: E731 - a one-line callback
     health = Health(Options(on_reconnect=called))
     health.broke(ConnectionLost("h:1", "reset"))
     health.healed(connected=False)
@@ -249,12 +249,12 @@ async def test_a_link_that_ends_broken_is_not_called_back() -> None:
 
 
 async def test_a_connection_that_breaks_between_preparation_and_use_is_lost() -> None:
-    """The owner is told, and it is tried again."""
+    """The owner is told, and the link tries again."""
 
-    class Unlucky(Noting):
+    class Unlucky(RecordingOwner):
         async def prepare(self, connection: BlipConnection) -> None:
             await super().prepare(connection)
-            if self.notes == ["prepare", "down", "prepare"]:
+            if self.calls == ["prepare", "down", "prepare"]:
                 connection.abort("bad luck")
                 await connection.fence()[1]
 
@@ -264,29 +264,29 @@ async def test_a_connection_that_breaks_between_preparation_and_use_is_lost() ->
         await peer.until(lambda: len(peer.lines) == 3)
         await link.ready()
 
-        assert ["prepare", "down"] * 2 + ["prepare"] == unlucky.notes
+        assert ["prepare", "down"] * 2 + ["prepare"] == unlucky.calls
 
 
-async def test_delays_double_up_to_the_ceiling() -> None:
-    """Without luck, each wait is twice the one before, and no longer than the ceiling."""
+async def test_delays_double_up_to_the_maximum() -> None:
+    """Without jitter, each delay is twice the one before, up to the maximum."""
     delays = backoff(0.1, 1.0, dice=lambda: 0.0)
 
     assert [0.1, 0.2, 0.4, 0.8, 1.0, 1.0] == pytest.approx([next(delays) for _ in range(6)])
 
 
 @given(st.floats(0.0, 1.0, exclude_max=True), st.integers(0, 2000))
-async def test_luck_shortens_a_delay_by_at_most_a_half(luck: float, attempts: int) -> None:
-    """The dice spread clients that fell together; no number of attempts overflows."""
-    delays = backoff(0.1, 5.0, dice=lambda: luck)
+async def test_jitter_shortens_a_delay_by_at_most_half(jitter: float, attempts: int) -> None:
+    """Jitter spreads clients that broke together; no number of attempts overflows."""
+    delays = backoff(0.1, 5.0, dice=lambda: jitter)
     plain = backoff(0.1, 5.0, dice=lambda: 0.0)
     for _ in range(attempts):
         next(delays)
         next(plain)
-    whole = next(plain)
+    longest = next(plain)
 
-    assert whole / 2 <= next(delays) <= whole
+    assert longest / 2 <= next(delays) <= longest
 
 
-async def test_two_clients_do_not_come_back_together() -> None:
-    """The default dice are real."""
+async def test_two_clients_do_not_reconnect_at_the_same_moment() -> None:
+    """By default the jitter is random."""
     assert 1 < len({next(backoff(0.1, 1.0)) for _ in range(10)})

@@ -1,4 +1,4 @@
-"""What can be chosen about a client."""
+"""Options of a client."""
 
 from dataclasses import fields
 
@@ -21,8 +21,8 @@ from braidmq.client.options import Choices, Options, Priority
     ],
 )
 @pytest.mark.parametrize("value", [0, -1.0])
-def test_times_are_above_zero(name: str, value: float) -> None:
-    """No time means nothing when it is 0, so 0 is a mistake."""
+def test_a_duration_must_be_above_zero(name: str, value: float) -> None:
+    """0 does not mean "off" or "unlimited" anywhere, so it is an error."""
     with pytest.raises(
         InvalidArgument, match=f"{name} must be more than 0 seconds, not {value}"
     ):
@@ -30,22 +30,22 @@ def test_times_are_above_zero(name: str, value: float) -> None:
 
 
 def test_reconnecting_can_be_switched_off() -> None:
-    """False is a choice, not a time of 0."""
+    """By its own flag, not by a delay of 0."""
     assert not Options(reconnect=False).reconnect
 
 
 def test_a_private_key_is_not_shown() -> None:
-    """What is printed in passing holds no secret."""
+    """A repr may end up in a log, so it holds no secret."""
     assert "secret" not in repr(Options(private_key="secret"))
 
 
-def test_the_choices_are_the_options() -> None:
-    """What can be passed on and what is understood have the same names."""
+def test_the_keywords_of_connect_are_the_options() -> None:
+    """The typed keywords and the fields of the options have the same names."""
     assert {option.name for option in fields(Options)} == set(Choices.__annotations__)
 
 
 def test_priorities_are_numbers_in_order() -> None:
-    """A priority may be given by its name or as what it is."""
+    """A priority may be given as a member or as its number."""
     assert [0, 1, 2, 3] == [
         Priority.LOW,
         Priority.NORMAL,

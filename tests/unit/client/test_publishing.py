@@ -1,4 +1,4 @@
-"""Messages in chunks, whatever the strand."""
+"""Strand-neutral publishing: payload checks and chunks."""
 
 import pytest
 
@@ -15,8 +15,8 @@ from braidmq.client.publishing import (
 from braidmq.client.replies import Refusal
 
 
-def test_payloads_are_bytes_or_like_bytes() -> None:
-    """What is like bytes is copied, so that later changes do not reach the wire."""
+def test_payloads_are_bytes_or_bytes_like() -> None:
+    """A bytes-like payload is copied, so that later changes do not reach the wire."""
     changing = bytearray(b"one")
     payload = payload_bytes(changing)
     changing[:] = b"two"
@@ -26,14 +26,14 @@ def test_payloads_are_bytes_or_like_bytes() -> None:
 
 
 @pytest.mark.parametrize("payload", ["text", 5, None, {"n": 1}])
-def test_what_is_not_like_bytes_is_refused(payload: object) -> None:
-    """Text has no one encoding, and a number must not become as many zeros."""
+def test_a_payload_that_is_not_bytes_like_is_refused(payload: object) -> None:
+    """Text has no single encoding, and `bytes(5)` would be five zero bytes."""
     with pytest.raises(InvalidArgument, match="a payload is bytes, not"):
-        payload_bytes(payload)  # type: ignore[arg-type] # that is the mistake
+        payload_bytes(payload)  # type: ignore[arg-type] # the mistake under test
 
 
 def test_chunks_are_bounded_in_number_and_bytes() -> None:
-    """Many small messages, or few large ones, share a write."""
+    """Many small messages, or a few large ones, share a write."""
     small = [b"x"] * (CHUNK_COUNT + 1)
     large = [bytes(CHUNK_BYTES // 2)] * 3
 
@@ -42,8 +42,8 @@ def test_chunks_are_bounded_in_number_and_bytes() -> None:
     assert [] == list(chunks(payload_bytes, []))
 
 
-def test_chunks_are_read_no_further_than_needed() -> None:
-    """A long generator of messages is never held in memory."""
+def test_chunks_read_the_messages_lazily() -> None:
+    """A long generator of messages is never held in memory as a whole."""
     numbers = iter(range(10 * CHUNK_COUNT))
     next(chunks(payload_bytes, (b"%d" % number for number in numbers)))
 
@@ -51,16 +51,16 @@ def test_chunks_are_read_no_further_than_needed() -> None:
 
 
 def test_a_message_that_cannot_be_sent_keeps_its_place() -> None:
-    """The others around it are sent."""
+    """The messages around it are sent."""
     payloads = [b"1", "2", b"3"]
-    (chunk,) = chunks(payload_bytes, payloads)  # type: ignore[arg-type] # that is the mistake
+    (chunk,) = chunks(payload_bytes, payloads)  # type: ignore[arg-type] # the mistake under test
 
     assert [b"1", b"3"] == [chunk[0], chunk[2]]
     assert isinstance(chunk[1], NotSent)
 
 
 def test_a_server_error_leaves_the_outcome_open() -> None:
-    """All other codes say that the message is not stored; Blip's are numbers."""
+    """All other codes mean that the message is not stored; Blip's codes are numbers."""
     assert PublishFailed is type(refused(Refusal(500, "disk"), "t"))
     assert PublishRefused is type(refused(Refusal(403, "forbidden"), "t"))
     assert PublishFailed is type(refused(Refusal("SERVER_ERROR", "disk"), "t"))
@@ -75,7 +75,7 @@ def test_a_server_error_leaves_the_outcome_open() -> None:
     ],
 )
 def test_text_that_cannot_be_sent_is_refused(text: str, problem: str) -> None:
-    """The error says what it is, and what is wrong with it."""
+    """The error names the text and says what is wrong with it."""
     with pytest.raises(InvalidArgument, match=problem):
         utf8("a name", text, 3)
 

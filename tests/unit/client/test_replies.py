@@ -1,4 +1,4 @@
-"""Answers to requests that were handed over together."""
+"""Replies to requests that were sent together."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from braidmq.client.replies import Refusal, Replies, Requests
 pytestmark = pytest.mark.asyncio
 
 
-async def test_replies_are_done_with_the_last_answer() -> None:
+async def test_replies_are_done_when_the_last_answer_arrives() -> None:
     """One future stands for any number of requests."""
     replies: Replies[str] = Replies(2)
     replies.take(1, "second")
@@ -19,15 +19,15 @@ async def test_replies_are_done_with_the_last_answer() -> None:
     assert ["first", "second"] == replies.answers
 
 
-async def test_no_requests_are_answered_at_once() -> None:
+async def test_replies_to_no_requests_are_done_at_once() -> None:
     """There is nothing to wait for."""
     replies: Replies[str] = Replies(0)
 
     assert await replies.done
 
 
-async def test_what_was_answered_before_the_loss_is_known() -> None:
-    """The rest never will be."""
+async def test_answers_from_before_the_loss_are_kept() -> None:
+    """The other requests stay unanswered."""
     replies: Replies[str] = Replies(2)
     replies.take(0, "first")
     replies.lose()
@@ -37,12 +37,12 @@ async def test_what_was_answered_before_the_loss_is_known() -> None:
 
 
 async def test_a_refusal_is_a_code_and_a_text() -> None:
-    """In this order."""
+    """The code comes first."""
     assert ("CODE", "text") == Refusal("CODE", "text")
 
 
 async def test_an_answer_goes_to_the_request_with_its_id() -> None:
-    """Once; what was not asked for is left to the caller."""
+    """Only once; a reply to no pending request is reported to the caller."""
     requests: Requests[str] = Requests()
     replies: Replies[str] = Replies(2)
     requests.expect(7, replies, 0)
@@ -57,8 +57,8 @@ async def test_an_answer_goes_to_the_request_with_its_id() -> None:
     assert 0 == len(requests)
 
 
-async def test_dropped_requests_get_no_answer() -> None:
-    """Whoever waits is told, and nothing is owed any longer."""
+async def test_dropped_requests_stay_unanswered() -> None:
+    """The waiter is told, and a late reply is ignored."""
     requests: Requests[str] = Requests()
     replies: Replies[str] = Replies(1)
     requests.expect(7, replies, 0)

@@ -1,4 +1,4 @@
-"""What the clients of all strands do alike."""
+"""Client behaviour that all strands share."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ pytestmark = [pytest.mark.asyncio, every_strand]
 
 
 async def test_publish_returns_when_the_broker_has_confirmed(strand: type[AnyPeer]) -> None:
-    """The receipt comes after the broker's word, not before."""
+    """The receipt never precedes the broker's confirmation."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         peer.hold(peer.confirming)
-        publishing_it = asyncio.create_task(client.publish("orders", b"1"))
+        publishing_one = asyncio.create_task(client.publish("orders", b"1"))
         await peer.until(lambda: peer.held)
 
-        assert not publishing_it.done()
+        assert not publishing_one.done()
         peer.release()
-        receipt = await publishing_it
+        receipt = await publishing_one
         assert ("orders", 1, True, False) == (
             receipt.topic,
             receipt.qos,
@@ -32,10 +32,10 @@ async def test_publish_returns_when_the_broker_has_confirmed(strand: type[AnyPee
         assert [b"1"] == peer.payloads()
 
 
-async def test_a_broker_that_dies_before_the_confirmation_leaves_the_outcome_open(
+async def test_a_publish_has_an_unknown_outcome_when_the_broker_dies_before_confirming(
     strand: type[AnyPeer],
 ) -> None:
-    """What was not confirmed is never reported as stored, and not sent again unasked."""
+    """An unconfirmed message is not reported as stored, nor resent without `retry`."""
     async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
         peer.once(peer.confirming, die)
         with pytest.raises(braidmq.OutcomeUnknown, match="lost the connection"):
@@ -46,8 +46,8 @@ async def test_a_broker_that_dies_before_the_confirmation_leaves_the_outcome_ope
         assert peer.payloads().count(b"1") <= 1
 
 
-async def test_retry_repeats_what_was_not_confirmed(strand: type[AnyPeer]) -> None:
-    """Whoever prefers twice to perhaps never asks for it, and is told."""
+async def test_retry_resends_what_was_not_confirmed(strand: type[AnyPeer]) -> None:
+    """With `retry` a message may be stored twice; the receipt says that it was repeated."""
     async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
         peer.once(peer.confirming, die)
         receipt = await client.publish("orders", b"1", retry=True)
@@ -60,8 +60,38 @@ async def test_retry_repeats_what_was_not_confirmed(strand: type[AnyPeer]) -> No
         assert {b"1", b"2"} == set(peer.payloads())
 
 
-async def test_publishing_waits_for_a_broker_that_is_away(strand: type[AnyPeer]) -> None:
-    """Nothing was handed over, so waiting risks nothing."""
+async def test_a_refused_publish_says_why_and_does_not_disturb_the_others(
+    strand: type[AnyPeer],
+) -> None:
+    """Two publishes share a write; the broker refuses one of them."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        for code in peer.permanent:
+            peer.once(peer.publishing, peer.refusing(code, "because"))
+            refused, accepted = await asyncio.gather(
+                client.publish("orders", b"1"),
+                client.publish("orders", b"2"),
+                return_exceptions=True,
+            )
+
+            assert isinstance(refused, braidmq.PublishRefused)
+            assert not isinstance(refused, braidmq.OutcomeUnknown)
+            assert (code, "because") == (refused.code, refused.text)
+            assert isinstance(accepted, braidmq.Receipt)
+
+
+async def test_retry_does_not_resend_a_forbidden_message(strand: type[AnyPeer]) -> None:
+    """The broker would only refuse it again."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        for number, code in enumerate(peer.permanent, 1):
+            peer.refuse(peer.publishing, code)
+            with pytest.raises(braidmq.PublishRefused):
+                await client.publish("orders", b"1", retry=True)
+
+            assert number == peer.count(peer.publishing)
+
+
+async def test_publishing_waits_while_the_broker_is_down(strand: type[AnyPeer]) -> None:
+    """Nothing was sent yet, so waiting risks no duplicate."""
     async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
         await peer.stop()
         await offline(client)
@@ -72,8 +102,8 @@ async def test_publishing_waits_for_a_broker_that_is_away(strand: type[AnyPeer])
         assert not (await waiting).repeated
 
 
-async def test_a_broker_that_stays_away_was_sent_nothing(strand: type[AnyPeer]) -> None:
-    """After `offline_timeout` it is certain that the message is not stored."""
+async def test_a_publish_is_not_sent_when_the_broker_stays_down(strand: type[AnyPeer]) -> None:
+    """After `offline_timeout` the error says that the message was certainly not stored."""
     async with (
         strand() as peer,
         braidmq.connect(peer.url, **quick(offline_timeout=0.02)) as client,
@@ -87,7 +117,7 @@ async def test_a_broker_that_stays_away_was_sent_nothing(strand: type[AnyPeer]) 
         assert [braidmq.NotSent] * 2 == [type(error) for error in errors]
 
 
-async def test_a_repetition_that_cannot_be_sent_leaves_the_outcome_open(
+async def test_a_retry_that_cannot_be_sent_leaves_the_outcome_unknown(
     strand: type[AnyPeer],
 ) -> None:
     """The first attempt may have been stored."""
@@ -106,16 +136,16 @@ async def test_a_repetition_that_cannot_be_sent_leaves_the_outcome_open(
         assert [braidmq.OutcomeUnknown] == [type(error) for error in await many]
 
 
-async def test_publish_many_holds_no_more_than_its_flights(
+async def test_publish_many_bounds_the_chunks_in_flight(
     strand: type[AnyPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that confirms nothing stops the reading of a long generator."""
+    """While the broker confirms nothing, a long generator is not read further."""
     monkeypatch.setattr(publishing, "CHUNK_COUNT", 50)
     read = 0
 
     def payloads() -> Iterator[bytes]:
         nonlocal read
-        for read in range(1000):  # noqa: B007 - it is what we look at
+        for read in range(1000):  # noqa: B007 - the assertion reads it
             yield b"1"
 
     async with strand() as peer, braidmq.connect(peer.url) as client:
@@ -132,8 +162,8 @@ async def test_publish_many_holds_no_more_than_its_flights(
         assert 1000 == len(peer.payloads())
 
 
-async def test_a_cancelled_publish_disturbs_no_other(strand: type[AnyPeer]) -> None:
-    """Publishers share a connection but not their fate, and no half of a frame stays on it."""
+async def test_a_cancelled_publish_does_not_disturb_the_others(strand: type[AnyPeer]) -> None:
+    """Publishers share a connection, and no partial frame is left on it."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         peer.hold(peer.confirming)
         large = b"1" * 100_000
@@ -148,10 +178,10 @@ async def test_a_cancelled_publish_disturbs_no_other(strand: type[AnyPeer]) -> N
         assert {large} == set(peer.payloads())
 
 
-async def test_cancelling_a_publish_that_waits_for_room_sends_nothing_of_it(
+async def test_cancelling_a_publish_that_waits_for_buffer_space_sends_no_partial_frame(
     strand: type[AnyPeer],
 ) -> None:
-    """Whoever is cancelled has sent a frame or has not: the stream stays readable."""
+    """A cancelled publish has sent its whole frame or nothing: the stream stays readable."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         peer.lines[0].pause_reading()
         large = b"1" * strand.large
@@ -170,7 +200,7 @@ async def test_cancelling_a_publish_that_waits_for_room_sends_nothing_of_it(
 
 
 async def test_ping_measures_a_round_trip(strand: type[AnyPeer]) -> None:
-    """It is a fence: it also waits for the commit of everything before."""
+    """It is a fence, too: it waits until everything sent before is committed."""
     async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
         assert 0 < await client.ping() < 10
         peer.once(peer.ping, die)
@@ -178,13 +208,13 @@ async def test_ping_measures_a_round_trip(strand: type[AnyPeer]) -> None:
             await client.ping()
 
 
-async def test_draining_confirms_what_is_under_way_and_takes_nothing_new(
+async def test_draining_waits_for_publishes_in_flight_and_refuses_new_work(
     strand: type[AnyPeer],
 ) -> None:
-    """After it, closing loses nothing."""
+    """After a drain, closing loses nothing."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         peer.hold(peer.confirming)
-        under_way = asyncio.create_task(client.publish("orders", b"1"))
+        in_flight = asyncio.create_task(client.publish("orders", b"1"))
         await peer.until(lambda: peer.held)
         draining = [asyncio.create_task(client.drain()) for _ in range(2)]
         await asyncio.sleep(0)
@@ -197,11 +227,11 @@ async def test_draining_confirms_what_is_under_way_and_takes_nothing_new(
         assert not any(task.done() for task in draining)
         peer.release()
         await asyncio.gather(*draining)
-        assert under_way.done()
+        assert in_flight.done()
 
 
-async def test_the_end_of_the_connection_is_not_sent(strand: type[AnyPeer]) -> None:
-    """Without reconnecting, a publish after the end is certainly not stored."""
+async def test_a_publish_after_the_connection_ended_is_not_sent(strand: type[AnyPeer]) -> None:
+    """Without reconnecting, the message is certainly not stored."""
     async with strand() as peer, braidmq.connect(peer.url, reconnect=False) as client:
         peer.lines[0].die()
         await offline(client)
@@ -210,21 +240,21 @@ async def test_the_end_of_the_connection_is_not_sent(strand: type[AnyPeer]) -> N
             await client.publish("orders", b"1")
 
 
-async def test_closing_does_not_wait_for_ever(strand: type[AnyPeer]) -> None:
-    """A broker that confirms nothing is left after `close_timeout`."""
+async def test_closing_does_not_wait_forever(strand: type[AnyPeer]) -> None:
+    """After `close_timeout` the client gives up on a broker that confirms nothing."""
     async with strand() as peer:
         async with braidmq.connect(peer.url, close_timeout=0.02) as client:
             peer.script(peer.confirming, ignore)
             peer.script(peer.ping, ignore)
-            giving_up = asyncio.create_task(client.publish("orders", b"1"))
+            unconfirmed = asyncio.create_task(client.publish("orders", b"1"))
             await peer.until(lambda: peer.count(peer.confirming))
         await peer.until(lambda: not peer.open_lines())
         with pytest.raises(braidmq.OutcomeUnknown):
-            await giving_up
+            await unconfirmed
 
 
-async def test_a_closed_client_says_so(strand: type[AnyPeer]) -> None:
-    """Publishing, subscribing and asking all raise Closed; closing again does nothing."""
+async def test_a_closed_client_raises_closed(strand: type[AnyPeer]) -> None:
+    """Publish, ping and subscribe all raise it; closing again does nothing."""
     async with strand() as peer:
         client = await braidmq.connect(peer.url)
         await client.close()
@@ -236,8 +266,8 @@ async def test_a_closed_client_says_so(strand: type[AnyPeer]) -> None:
             client.subscribe("orders")
 
 
-async def test_callbacks_tell_of_loss_and_return(strand: type[AnyPeer]) -> None:
-    """They come once each, with the error that broke the connection."""
+async def test_callbacks_report_disconnect_and_reconnect(strand: type[AnyPeer]) -> None:
+    """Each is called once; `on_disconnect` gets the error that broke the connection."""
     lost: asyncio.Queue[braidmq.ConnectionLost] = asyncio.Queue()
     back = asyncio.Event()
     options = quick(on_disconnect=lost.put_nowait, on_reconnect=back.set)

@@ -1,4 +1,4 @@
-"""What the subscriptions of all strands do alike."""
+"""Subscription behaviour that all strands share."""
 
 import asyncio
 import weakref
@@ -8,16 +8,13 @@ import pytest
 import braidmq
 from braidmq.client.subscription import Consumer
 from tests.unit.client.peer import die, ignore, quick
-from tests.unit.client.strands import AnyPeer, every_strand, forgotten
+from tests.unit.client.strands import SUBSCRIBED, AnyPeer, every_strand, forgotten
 
 pytestmark = [pytest.mark.asyncio, every_strand]
 
-SUBSCRIBED = 1
-"""The second of a client's connections."""
 
-
-async def test_messages_come_in_order_and_are_acknowledged(strand: type[AnyPeer]) -> None:
-    """The whole way: publish, receive, process."""
+async def test_messages_arrive_in_order_and_are_acknowledged(strand: type[AnyPeer]) -> None:
+    """End to end: publish, receive, process."""
     async with (
         strand() as peer,
         braidmq.connect(peer.url) as client,
@@ -37,8 +34,8 @@ async def test_messages_come_in_order_and_are_acknowledged(strand: type[AnyPeer]
         assert [] == await messages.fetch(timeout=0)
 
 
-async def test_a_handler_may_publish_and_subscribe_and_leave(strand: type[AnyPeer]) -> None:
-    """Handlers do not run on the reading of a socket, so they may wait for answers."""
+async def test_a_handler_may_publish_subscribe_and_close(strand: type[AnyPeer]) -> None:
+    """Handlers do not run in the socket's reader, so they may wait for answers."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         messages = await client.subscribe("orders")
         await client.publish("orders", b"1")
@@ -53,7 +50,7 @@ async def test_a_handler_may_publish_and_subscribe_and_leave(strand: type[AnyPee
 
 
 async def test_closing_ends_iteration(strand: type[AnyPeer]) -> None:
-    """Whoever waits is released, and no error is raised."""
+    """A waiting consumer is released without an error."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         messages = await client.subscribe("orders")
 
@@ -71,7 +68,7 @@ async def test_closing_ends_iteration(strand: type[AnyPeer]) -> None:
 
 
 async def test_a_subscription_is_entered_once(strand: type[AnyPeer]) -> None:
-    """Neither before entering nor a second time does it give messages."""
+    """It yields no messages before it is entered, and cannot be entered twice."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         messages = client.subscribe("orders")
         with pytest.raises(braidmq.Closed, match="enter the subscription first"):
@@ -81,10 +78,10 @@ async def test_a_subscription_is_entered_once(strand: type[AnyPeer]) -> None:
                 await messages.open()
 
 
-async def test_a_subscription_that_could_not_be_opened_leaves_nothing_behind(
+async def test_a_subscription_that_fails_to_open_leaves_nothing_behind(
     strand: type[AnyPeer],
 ) -> None:
-    """No connection, no registration: the same name can be subscribed to again."""
+    """Neither connection nor registration stays: the topic can be subscribed to again."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         peer.once(peer.subscribe, die)
         failing = client.subscribe("orders")
@@ -105,7 +102,7 @@ async def test_a_subscription_that_could_not_be_opened_leaves_nothing_behind(
 async def test_a_subscription_that_is_not_answered_leaves_nothing_behind(
     strand: type[AnyPeer],
 ) -> None:
-    """After `answer_timeout` it has failed, and its connection is gone."""
+    """After `answer_timeout` it fails, and its connection is closed."""
     async with (
         strand() as peer,
         braidmq.connect(peer.url, **quick(answer_timeout=0.05)) as client,
@@ -121,7 +118,7 @@ async def test_a_subscription_that_is_not_answered_leaves_nothing_behind(
 
 
 async def test_a_cancelled_subscription_leaves_nothing_behind(strand: type[AnyPeer]) -> None:
-    """The broker may have made it before its answer is read; then it is removed again."""
+    """If the broker created it before the client read the answer, it is removed again."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         peer.hold(peer.subscribe)
         opening = asyncio.ensure_future(client.subscribe("orders").open())
@@ -136,10 +133,10 @@ async def test_a_cancelled_subscription_leaves_nothing_behind(strand: type[AnyPe
         assert 1 == peer.count(peer.unsubscribe)
 
 
-async def test_a_cancelled_subscription_waits_for_its_answer_only_so_long(
+async def test_a_cancelled_subscription_waits_only_close_timeout_for_its_answer(
     strand: type[AnyPeer],
 ) -> None:
-    """A broker that does not answer cannot hold a program that wants to end."""
+    """A broker that does not answer cannot keep a program from ending."""
     async with (
         strand() as peer,
         braidmq.connect(peer.url, **quick(close_timeout=0.01)) as client,
@@ -153,8 +150,10 @@ async def test_a_cancelled_subscription_waits_for_its_answer_only_so_long(
         await peer.until(lambda: len(peer.open_lines()) == 1)
 
 
-async def test_without_reconnecting_the_loss_is_the_end(strand: type[AnyPeer]) -> None:
-    """Who iterates gets the error."""
+async def test_without_reconnecting_a_lost_connection_ends_the_subscription(
+    strand: type[AnyPeer],
+) -> None:
+    """The iterating consumer gets the error."""
     async with strand() as peer, braidmq.connect(peer.url, reconnect=False) as client:
         messages = await client.subscribe("orders")
         peer.lines[SUBSCRIBED].die()
@@ -165,7 +164,9 @@ async def test_without_reconnecting_the_loss_is_the_end(strand: type[AnyPeer]) -
         await messages.close()
 
 
-async def test_a_broker_that_does_not_confirm_the_end_is_left(strand: type[AnyPeer]) -> None:
+async def test_closing_does_not_wait_for_a_broker_that_does_not_confirm(
+    strand: type[AnyPeer],
+) -> None:
     """Closing takes at most `close_timeout`."""
     async with strand() as peer, braidmq.connect(peer.url, close_timeout=0.02) as client:
         messages = await client.subscribe("orders")
@@ -177,8 +178,8 @@ async def test_a_broker_that_does_not_confirm_the_end_is_left(strand: type[AnyPe
         assert not messages.is_connected
 
 
-async def test_messages_are_taken_in_batches(strand: type[AnyPeer]) -> None:
-    """At least one, at most as many as asked for."""
+async def test_take_returns_messages_in_batches(strand: type[AnyPeer]) -> None:
+    """Each batch has at least one message and at most as many as requested."""
     async with (
         strand() as peer,
         braidmq.connect(peer.url) as client,

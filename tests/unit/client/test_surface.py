@@ -1,4 +1,4 @@
-"""The surface that all strands share."""
+"""The client surface that all strands share."""
 
 import inspect
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tests.unit.client.strands import AnyPeer, every_strand
 
 FACADES = [
     (surface.Client, sync.Client, set()),
-    # `take` is how the facade itself iterates.
+    # The facade itself iterates with `take`.
     (subscription.Subscription, sync.Subscription, {"take"}),
     (deliveries.Message, sync.Message, {"failed"}),
 ]
@@ -36,7 +36,7 @@ def public(kind: type) -> dict[str, Callable[..., Any]]:
 def test_the_blocking_facade_has_the_same_methods(
     common: type, blocking: type, inside: set[str]
 ) -> None:
-    """Learning one is learning both, parameter by parameter."""
+    """With the same parameters, so that there is only one surface to learn."""
     ours, theirs = public(common), public(blocking)
 
     assert set(ours) - inside == set(theirs)
@@ -54,7 +54,7 @@ def test_the_blocking_facade_has_the_same_methods(
 def test_the_blocking_facade_has_the_same_attributes(
     common: type, blocking: type, inside: set[str]
 ) -> None:
-    """Each with a docstring."""
+    """Each has a docstring."""
     del inside
     names = {
         name
@@ -70,8 +70,8 @@ def test_the_blocking_facade_has_the_same_attributes(
     assert [] == [name for name, value in readings.items() if not value.__doc__]
 
 
-def test_the_blocking_connect_takes_what_the_other_takes() -> None:
-    """And says so."""
+def test_the_blocking_connect_takes_the_same_parameters() -> None:
+    """Its docstring repeats that of the asynchronous one."""
     assert (
         inspect.signature(braidmq.connect).parameters
         == inspect.signature(braidmq.sync.connect).parameters
@@ -89,23 +89,23 @@ def test_the_blocking_connect_takes_what_the_other_takes() -> None:
         (sync.Subscription.fetch, list[sync.Message]),
     ],
 )
-def test_a_blocking_method_says_what_it_returns(
+def test_a_blocking_method_is_annotated_with_the_blocking_type(
     method: Callable[..., Any], result: object
 ) -> None:
-    """`help` shows the blocking objects, not those behind them."""
+    """`help` shows the blocking classes, not the asynchronous ones behind them."""
     assert result == inspect.signature(method).return_annotation
 
 
-def test_what_is_read_from_behind_the_facade_cannot_be_set() -> None:
-    """As it never could."""
+def test_attributes_of_the_facade_are_read_only() -> None:
+    """The value lives in the asynchronous object behind the facade."""
     message = sync.Message.__new__(sync.Message)
     with pytest.raises(AttributeError, match="topic is read-only"):
         message.topic = "another"
 
 
 @pytest.mark.parametrize("common", [surface.Client, subscription.Subscription])
-def test_options_are_keyword_only_and_seconds_are_floats(common: type) -> None:
-    """At most two parameters have a place; the rest are named."""
+def test_options_are_keyword_only(common: type) -> None:
+    """At most two parameters are positional, and those have no default."""
     for method in public(common).values():
         parameters = list(inspect.signature(method).parameters.values())[1:]
         placed = [one for one in parameters if one.kind is not one.KEYWORD_ONLY]
@@ -126,7 +126,7 @@ def test_options_are_keyword_only_and_seconds_are_floats(common: type) -> None:
 def test_a_signature_has_the_options_of_its_record(
     method: Callable[..., Any], record: type[NamedTuple], lacking: set[str]
 ) -> None:
-    """With the same defaults, so that leaving one out and giving its default are the same."""
+    """With the same defaults, so that omitting an option equals passing its default."""
     parameters = inspect.signature(method).parameters.values()
     options = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 
@@ -139,8 +139,8 @@ def test_a_signature_has_the_options_of_its_record(
 async def test_a_strand_does_what_the_table_says(
     kind: Callable[[Any, Options], AnyStrand],
 ) -> None:
-    """What the surface lets through is there."""
-    strand = kind(parse(f"{kind.name}://key@127.0.0.1"), Options())  # type: ignore[attr-defined] # each has one
+    """A feature that the table grants is implemented, and no other."""
+    strand = kind(parse(f"{kind.name}://key@127.0.0.1"), Options())  # type: ignore[attr-defined] # every strand class has a name
 
     assert capabilities.has(strand.name, "queues") == (strand.queues is not None)
     overrides_stats = "stats" in vars(type(strand))
@@ -150,7 +150,7 @@ async def test_a_strand_does_what_the_table_says(
 @pytest.mark.asyncio
 @every_strand
 async def test_qos_is_0_or_1_on_every_strand(strand: type[AnyPeer]) -> None:
-    """Another is a mistake; 0 is one that most strands lack."""
+    """Any other value is an error, and nothing is published."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         for qos in (-1, 2):
             for attempt in (

@@ -6,7 +6,8 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, assert_type
+from contextlib import contextmanager
+from typing import assert_type
 
 import pytest
 
@@ -18,25 +19,33 @@ from tests.unit.client.blip.peer import Peer
 from tests.unit.client.peer import quick
 from tests.unit.client.qumbed.peer import Peer as QumbedPeer
 from tests.unit.client.qumbed.people import ALICE, BOB
+from tests.unit.client.strands import AnyPeer
 from tests.unit.client.vibe.peer import Peer as VibePeer
 
 
-class Elsewhere:
-    """A peer that runs in a thread of its own, as a broker would."""
+@contextmanager
+def serving(peer: AnyPeer) -> Iterator[sync.LoopThread]:
+    """Run a peer in its own thread, as a separate broker would."""
+    loop = sync.LoopThread()
+    loop.run(peer.start())
+    try:
+        yield loop
+    finally:
+        loop.run(peer.stop())
+        loop.stop()
 
-    def __init__(self) -> None:
-        self.loop = sync.LoopThread()
-        self.peer = self.loop.run(self._start())
 
-    async def _start(self) -> Peer:
-        peer = Peer()
-        await peer.start()
-        return peer
+class RemotePeer:
+    """A peer in its own thread."""
+
+    def __init__(self, peer: Peer, loop: sync.LoopThread) -> None:
+        self.peer = peer
+        self.loop = loop
 
     def until(self, what: str) -> None:
-        """Wait until the peer has seen something."""
+        """Wait until the named condition holds at the peer."""
         conditions = {
-            "nobody": lambda: not self.peer.open_lines(),
+            "no connections": lambda: not self.peer.open_lines(),
             "held": lambda: self.peer.held,
             "credit": lambda: any(queue.credit for queue in self.peer.queues.values()),
         }
@@ -44,16 +53,15 @@ class Elsewhere:
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
-    elsewhere = Elsewhere()
-    yield elsewhere
-    elsewhere.loop.run(elsewhere.peer.stop())
-    elsewhere.loop.stop()
+def remote() -> Iterator[RemotePeer]:
+    peer = Peer()
+    with serving(peer) as loop:
+        yield RemotePeer(peer, loop)
 
 
-def test_the_same_names_without_await(elsewhere: Elsewhere) -> None:
-    """Publish, subscribe, iterate, process: as in an asynchronous program."""
-    with braidmq.sync.connect(elsewhere.peer.url) as client:
+def test_the_same_names_without_await(remote: RemotePeer) -> None:
+    """Publish, subscribe, iterate and process, as in an asynchronous program."""
+    with braidmq.sync.connect(remote.peer.url) as client:
         with client.subscribe("orders") as messages:
             assert client.publish("orders", b"0").durable
             assert 2 == len(client.publish_many("orders", [b"1", b"2"]))
@@ -68,17 +76,17 @@ def test_the_same_names_without_await(elsewhere: Elsewhere) -> None:
             assert messages.subscription_id > 0
 
         assert [b"0", b"1", b"2"] == seen
-        assert 3 == len(elsewhere.peer.acked)
+        assert 3 == len(remote.peer.acked)
         assert braidmq.Stats(1, 2, 3, 4, 5) == client.stats()
         assert client.ping() > 0
         client.drain()
-    elsewhere.until("nobody")
+    remote.until("no connections")
 
 
-def test_a_message_says_the_same(elsewhere: Elsewhere) -> None:
-    """All that the asynchronous message says, and the same errors."""
+def test_a_message_has_the_same_attributes(remote: RemotePeer) -> None:
+    """Those of the asynchronous message; its methods raise the same errors."""
     with (
-        braidmq.sync.connect(elsewhere.peer.url) as client,
+        braidmq.sync.connect(remote.peer.url) as client,
         client.subscribe("orders") as messages,
     ):
         client.publish("orders", b"1")
@@ -90,13 +98,13 @@ def test_a_message_says_the_same(elsewhere: Elsewhere) -> None:
         with pytest.raises(braidmq.NotSupported):
             message.nack()
         message.ack(confirmed=True)
-        assert [message.id] == elsewhere.peer.acked
+        assert [message.id] == remote.peer.acked
 
 
-def test_an_exception_leaves_the_message_unacknowledged(elsewhere: Elsewhere) -> None:
-    """It goes on to the caller."""
+def test_an_exception_leaves_the_message_unacknowledged(remote: RemotePeer) -> None:
+    """The exception reaches the caller."""
     with (
-        braidmq.sync.connect(elsewhere.peer.url) as client,
+        braidmq.sync.connect(remote.peer.url) as client,
         client.subscribe("orders") as messages,
     ):
         client.publish("orders", b"1")
@@ -104,38 +112,38 @@ def test_an_exception_leaves_the_message_unacknowledged(elsewhere: Elsewhere) ->
             raise ZeroDivisionError
         messages.drain()
 
-        assert [] == elsewhere.peer.acked
+        assert [] == remote.peer.acked
         assert [] == list(messages)
 
 
-def test_closing_from_another_thread_ends_iteration(elsewhere: Elsewhere) -> None:
-    """Whoever blocks in an iterator is released."""
-    client = braidmq.sync.connect(elsewhere.peer.url)
+def test_closing_from_another_thread_ends_iteration(remote: RemotePeer) -> None:
+    """A thread that blocks in the iterator is released."""
+    client = braidmq.sync.connect(remote.peer.url)
     messages = client.subscribe("orders").open()
     with ThreadPoolExecutor(1) as pool:
         iterating = pool.submit(lambda: list(messages))
-        elsewhere.until("credit")
+        remote.until("credit")
         messages.close()
 
         assert [] == iterating.result(10)
     client.close()
 
 
-def test_a_failed_connection_leaves_no_thread(elsewhere: Elsewhere) -> None:
-    """The error is the asynchronous one."""
+def test_a_failed_connection_leaves_no_thread(remote: RemotePeer) -> None:
+    """The blocking client raises the same error as the asynchronous one."""
     before = threading.active_count()
     with pytest.raises(braidmq.AuthenticationFailed):
-        braidmq.sync.connect(elsewhere.peer.url, key="wrong")
+        braidmq.sync.connect(remote.peer.url, key="wrong")
     with pytest.raises(braidmq.InvalidArgument):
         braidmq.sync.connect("qumbed://127.0.0.1", private_key="none")
 
     assert before == threading.active_count()
 
 
-def test_a_closed_client_says_so_and_leaves_no_thread(elsewhere: Elsewhere) -> None:
+def test_a_closed_client_raises_closed_and_leaves_no_thread(remote: RemotePeer) -> None:
     """Closing again does nothing."""
     before = threading.active_count()
-    client = braidmq.sync.connect(elsewhere.peer.url)
+    client = braidmq.sync.connect(remote.peer.url)
     client.close()
     client.close()
     with pytest.raises(braidmq.Closed):
@@ -144,8 +152,8 @@ def test_a_closed_client_says_so_and_leaves_no_thread(elsewhere: Elsewhere) -> N
     assert before == threading.active_count()
 
 
-def test_a_callback_that_waits_for_its_own_loop_is_told(elsewhere: Elsewhere) -> None:
-    """It would wait for ever."""
+def test_a_callback_that_calls_the_blocking_client_gets_an_error(remote: RemotePeer) -> None:
+    """The call would deadlock: the callback runs on the loop that would have to answer."""
     caught: queue.Queue[BaseException] = queue.Queue()
 
     def careless(lost: braidmq.ConnectionLost) -> None:
@@ -155,8 +163,8 @@ def test_a_callback_that_waits_for_its_own_loop_is_told(elsewhere: Elsewhere) ->
             caught.put(error)
 
     options = quick(on_disconnect=careless)
-    with braidmq.sync.connect(elsewhere.peer.url, **options) as client:
-        elsewhere.loop.run(kill(elsewhere.peer))
+    with braidmq.sync.connect(remote.peer.url, **options) as client:
+        remote.loop.run(kill(remote.peer))
 
         assert "a callback must not call the blocking client" in str(caught.get(timeout=10))
 
@@ -166,22 +174,22 @@ async def kill(peer: Peer) -> None:
         line.die()
 
 
-def test_an_interrupt_ends_the_wait(elsewhere: Elsewhere) -> None:
-    """Ctrl-C reaches a program that blocks in a call, and the call is given up."""
-    with braidmq.sync.connect(elsewhere.peer.url) as client:
-        elsewhere.peer.hold(frames.PING)
-        interrupter = threading.Thread(target=interrupt_when_held, args=(elsewhere,))
+def test_an_interrupt_ends_the_wait(remote: RemotePeer) -> None:
+    """Ctrl-C reaches a program that blocks in a call, and cancels the call."""
+    with braidmq.sync.connect(remote.peer.url) as client:
+        remote.peer.hold(frames.PING)
+        interrupter = threading.Thread(target=interrupt_when_held, args=(remote,))
         interrupter.start()
         with pytest.raises(KeyboardInterrupt):
             client.publish("orders", b"1")
         interrupter.join()
-        elsewhere.loop.run(release(elsewhere.peer))
+        remote.loop.run(release(remote.peer))
 
         assert client.publish("orders", b"2").durable
 
 
-def interrupt_when_held(elsewhere: Elsewhere) -> None:
-    elsewhere.until("held")
+def interrupt_when_held(remote: RemotePeer) -> None:
+    remote.until("held")
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
@@ -190,7 +198,7 @@ async def release(peer: Peer) -> None:
 
 
 def test_work_left_in_the_loop_ends_with_it() -> None:
-    """Stopping cancels what still runs, and again does nothing."""
+    """Stopping the loop cancels the tasks that still run; stopping again does nothing."""
     loop = sync.LoopThread()
     ended = threading.Event()
 
@@ -212,16 +220,16 @@ def test_work_left_in_the_loop_ends_with_it() -> None:
     assert ended.is_set()
 
 
-def test_the_facade_is_over_any_strand() -> None:
-    """It knows the surface only."""
+def test_the_facade_wraps_the_surface_and_no_strand() -> None:
+    """So it works over every strand."""
     (base,) = sync.Client.__orig_bases__  # type: ignore[attr-defined] # typing's own
     assert (Client,) == base.__args__
 
 
-def test_the_types_of_the_facade_are_those_of_the_surface(elsewhere: Elsewhere) -> None:
-    """A type checker sees what the asynchronous surface says; this file is checked."""
+def test_the_facade_has_the_types_of_the_surface(remote: RemotePeer) -> None:
+    """Checked by mypy, which runs over this file."""
     with (
-        braidmq.sync.connect(elsewhere.peer.url) as client,
+        braidmq.sync.connect(remote.peer.url) as client,
         client.subscribe("orders") as messages,
     ):
         assert_type(client.publish("orders", b"1", qos=1), braidmq.Receipt)
@@ -235,14 +243,17 @@ def test_the_types_of_the_facade_are_those_of_the_surface(elsewhere: Elsewhere) 
         assert_type(message.headers, Mapping[str, str])
         assert_type(message.ack(confirmed=True), None)
 
-        assert (b"1", elsewhere.peer.acked) == (message.payload, [message.id])
+        assert (b"1", remote.peer.acked) == (message.payload, [message.id])
 
 
 def test_queues_without_await() -> None:
-    """Declare, ask, list, delete: the same names, over a strand that has queues."""
-    loop = sync.LoopThread()
-    peer = loop.run(start(VibePeer()))
-    with braidmq.sync.connect(peer.url) as client, client.subscribe("orders") as messages:
+    """Declare, inspect, list and delete: the same names, over a strand with queues."""
+    peer = VibePeer()
+    with (
+        serving(peer),
+        braidmq.sync.connect(peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
         declared = client.declare_queue("jobs", mode="priority_based", ttl=1.5, max_size=7)
         client.publish("orders", b"1", headers={"a": "b"}, priority=braidmq.Priority.HIGH)
         (message,) = messages.fetch(timeout=10)
@@ -257,15 +268,13 @@ def test_queues_without_await() -> None:
         assert ["reject"] == [body.headers["result"] for body in peer.acked]
         client.delete_queue("jobs")
         assert client.queue_info("jobs") is None
-    loop.run(peer.stop())
-    loop.stop()
 
 
 def test_sealed_messages_without_await() -> None:
-    """The options of publish and subscribe, the sender, and what was refused."""
-    loop = sync.LoopThread()
-    peer = loop.run(start(QumbedPeer()))
+    """Options of publish and subscribe, the sender, and the count of refused messages."""
+    peer = QumbedPeer()
     with (
+        serving(peer),
         braidmq.sync.connect(peer.url, private_key=ALICE) as alice,
         braidmq.sync.connect(peer.url, private_key=BOB, trust=ALICE.public_key) as bob,
         bob.subscribe("orders", schema="control.Command", envelope=True) as messages,
@@ -298,13 +307,3 @@ def test_sealed_messages_without_await() -> None:
             first.schema,
         )
         assert {"untrusted": 1} == messages.refused
-    loop.run(peer.stop())
-    loop.stop()
-
-
-P = TypeVar("P", VibePeer, QumbedPeer)
-
-
-async def start(peer: P) -> P:
-    await peer.start()
-    return peer

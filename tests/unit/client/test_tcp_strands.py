@@ -1,4 +1,4 @@
-"""What the strands over TCP do alike: PINGs of their own, and messages that can go back."""
+"""Behaviour that the TCP strands share: keep-alive PINGs and redelivery."""
 
 from typing import Any
 
@@ -8,21 +8,25 @@ import braidmq
 from braidmq.client.options import Options
 from braidmq.client.subscription import Consumer
 from tests.unit.client.peer import ignore, quick
-from tests.unit.client.strands import AnyPeer, connected, dialled, offline, over_tcp
+from tests.unit.client.strands import (
+    SUBSCRIBED,
+    AnyPeer,
+    connected,
+    dialled,
+    offline,
+    over_tcp,
+)
 
 pytestmark = [pytest.mark.asyncio, over_tcp]
-
-SUBSCRIBED = 1
-"""The second of a client's connections."""
 
 
 @pytest.mark.parametrize(
     "option", [{"recipient": bytes(32)}, {"schema": "a"}, {"envelope": True}]
 )
-async def test_what_only_sealed_messages_have_is_refused(
+async def test_options_of_sealed_messages_are_refused(
     strand: type[AnyPeer], option: dict[str, Any]
 ) -> None:
-    """A payload that went out in the clear, an option being ignored, cannot be taken back."""
+    """If the option were ignored, the payload would go out in the clear."""
     async with strand() as peer, braidmq.connect(peer.url) as client:
         named = f"does not support {next(iter(option))}"
         for attempt in (
@@ -40,8 +44,8 @@ async def test_what_only_sealed_messages_have_is_refused(
         assert [] == peer.payloads()
 
 
-async def test_an_idle_connection_is_tried(strand: type[AnyPeer]) -> None:
-    """Nobody asks, and still a dead broker is found: a PONG that is missing is noticed."""
+async def test_an_idle_connection_is_probed(strand: type[AnyPeer]) -> None:
+    """A missing PONG reveals a dead broker even if the client sends nothing else."""
     options = Options(keepalive=0.02, answer_timeout=0.05)
     async with strand() as peer, connected(peer, options) as connection:
         await peer.until(lambda: peer.count(peer.ping) >= 2)
@@ -51,8 +55,8 @@ async def test_an_idle_connection_is_tried(strand: type[AnyPeer]) -> None:
         assert connection.is_lost
 
 
-async def test_keeping_alive_ends_with_the_connection(strand: type[AnyPeer]) -> None:
-    """However often a client connects again, no old loop goes on sending PINGs."""
+async def test_keep_alive_ends_with_the_connection(strand: type[AnyPeer]) -> None:
+    """However often a client reconnects, no old loop keeps sending PINGs."""
     options = Options(keepalive=0.01, answer_timeout=10)
     async with strand() as peer:
         old = [await dialled(peer, options) for _ in range(3)]
@@ -68,8 +72,10 @@ async def test_keeping_alive_ends_with_the_connection(strand: type[AnyPeer]) -> 
             assert not any(connection.fence()[1].result() for connection in old)
 
 
-async def test_a_silent_broker_leaves_the_outcome_open(strand: type[AnyPeer]) -> None:
-    """Waiting has an end even when the connection does not break."""
+async def test_a_publish_to_a_silent_broker_times_out_with_unknown_outcome(
+    strand: type[AnyPeer],
+) -> None:
+    """The wait is bounded even if the connection does not break."""
     async with (
         strand() as peer,
         braidmq.connect(peer.url, **quick(answer_timeout=0.05)) as client,
@@ -81,8 +87,10 @@ async def test_a_silent_broker_leaves_the_outcome_open(strand: type[AnyPeer]) ->
         peer.scripts.clear()
 
 
-async def test_draining_forgets_what_was_not_handed_out(strand: type[AnyPeer]) -> None:
-    """Iterating ends; what was taken can still be acknowledged."""
+async def test_draining_a_subscription_drops_messages_not_yet_taken(
+    strand: type[AnyPeer],
+) -> None:
+    """Iteration ends; a message already taken can still be acknowledged."""
     async with (
         strand() as peer,
         braidmq.connect(peer.url) as client,
@@ -99,8 +107,8 @@ async def test_draining_forgets_what_was_not_handed_out(strand: type[AnyPeer]) -
             await anext(messages)
 
 
-async def test_iteration_goes_on_over_a_broken_connection(strand: type[AnyPeer]) -> None:
-    """What was not acknowledged comes again, and nothing that was."""
+async def test_iteration_survives_a_broken_connection(strand: type[AnyPeer]) -> None:
+    """Unacknowledged messages are redelivered, acknowledged ones are not."""
     async with (
         strand() as peer,
         braidmq.connect(peer.url, **quick()) as client,

@@ -1,4 +1,4 @@
-"""URLs of brokers."""
+"""Broker URLs."""
 
 import pytest
 
@@ -55,18 +55,18 @@ EXAMPLE = "blip://KEY@127.0.0.1:5555"
     ],
 )
 def test_a_url_names_an_endpoint(url: str, endpoint: Endpoint, address: str) -> None:
-    """Strand, host, port, TLS and key come from their places, with defaults."""
+    """Strand, host, port, TLS and key are parsed, with defaults for the missing parts."""
     assert endpoint == parse(url)
     assert address == parse(url).address
 
 
-def test_a_key_beside_the_url_wins() -> None:
-    """Keys need not live in URLs."""
+def test_a_separate_key_overrides_the_one_in_the_url() -> None:
+    """Keys need not be part of URLs."""
     assert "other" == parse("blip://secret@h", key="other").key
 
 
-def test_a_key_beside_a_user_is_the_password() -> None:
-    """So a password need not live in a URL either."""
+def test_a_separate_key_is_the_password_of_the_user() -> None:
+    """Nor need passwords be part of URLs."""
     endpoint = parse("vibe://ada:@h", key="s:e@cret")
 
     assert ("ada", "s:e@cret") == (endpoint.user, endpoint.key)
@@ -101,8 +101,8 @@ def test_a_key_beside_a_user_is_the_password() -> None:
         "qumbed://secret@h?secret",
     ],
 )
-def test_what_is_not_such_a_url_is_refused_without_repeating_it(url: str) -> None:
-    """An error may be logged, so a key never stands in it."""
+def test_a_malformed_url_is_refused_without_quoting_it(url: str) -> None:
+    """An error may be logged, so it never holds a key."""
     with pytest.raises(InvalidArgument) as caught:
         parse(url)
 
@@ -111,7 +111,7 @@ def test_what_is_not_such_a_url_is_refused_without_repeating_it(url: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         (
             "127.0.0.1:5555",
@@ -122,15 +122,15 @@ def test_what_is_not_such_a_url_is_refused_without_repeating_it(url: str) -> Non
         ("blip://k@h:x", "blip URL: the port must be a number from 1 to 65535"),
     ],
 )
-def test_what_is_wrong_with_a_url_is_told_with_what_would_be_right(url: str, told: str) -> None:
-    """An example, or the range."""
+def test_the_error_says_what_a_valid_url_looks_like(url: str, expected: str) -> None:
+    """By an example, or by the valid range."""
     with pytest.raises(InvalidArgument) as caught:
         parse(url)
 
-    assert told == str(caught.value)
+    assert expected == str(caught.value)
 
 
 def test_an_endpoint_shows_no_key() -> None:
-    """What is printed in passing holds no secret."""
+    """A repr may end up in a log, so it holds no secret."""
     assert "secret" not in repr(parse("blip://secret@h"))
     assert "secret" not in repr(parse("vibe://secret:secret@h"))

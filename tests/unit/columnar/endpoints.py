@@ -22,11 +22,11 @@ KEYS: Final = {
     "some": Principal("some", publish=[], subscribe=["a*", "sensors/*"]),
     "none": Principal("none", publish=["*"], subscribe=[]),
 }
-"""API keys, and whose they are."""
+"""API keys and their principals."""
 
 
 class Served:
-    """A service that reads, without a broker around it."""
+    """The broker's service for reads, without a broker around it."""
 
     def __init__(self, path: Path) -> None:
         self.calls = Calls(KEYS.get)
@@ -49,19 +49,19 @@ def served(path: Path) -> Iterator[Served]:
         found.service.shutdown()
 
 
-def read(log: Any, **wanted: Any) -> pa.Table:  # noqa: ANN401 - a log, and what it is told
-    """Return a read of a log as a table."""
+def read(log: Any, **wanted: Any) -> pa.Table:  # noqa: ANN401 - a log, and options of its reads
+    """Read a log into a table."""
     found = log.batches(**wanted)
     return pa.Table.from_batches(found, found.schema)
 
 
-def passed_over(address: str, loss: Loss) -> str:
-    """Return the line that whoever reads there must find in their log."""
+def skipped_line(address: str, loss: Loss) -> str:
+    """Return the line that a read from *address* must log."""
     return f"{address}: skipped the lost ids {loss.first_id} to {loss.last_id}: {loss.reason}"
 
 
 class Scripted(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
-    """A server that says what it was told to say."""
+    """A server that follows a script."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Real logs of the broker's records for the tests of columnar, and a plain reading of them.
+"""Real logs of the broker's records, and a plain reader of them.
 
-The plain reading goes over the segment files record by record and never sees an index.
+The plain reader goes through the segment files record by record and never uses an index.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,9 +28,9 @@ from braidmq.wal.options import WalOptions
 from braidmq.wal.wal import Wal
 
 SMALL: Final = 4096
-"""The smallest segment: rotations come soon."""
+"""The smallest segment size, so that the log rotates soon."""
 NOTE: Final = encode_unsubscribe(7, 1)
-"""A record that is no message."""
+"""A record that is not a message."""
 
 Row = dict[str, Any]
 
@@ -107,7 +107,7 @@ def write(wal: Wal, bodies: list[bytes], *, batch: int = 7) -> None:
 def write_log(
     root: Path, bodies: Iterable[bytes], *, segment_bytes: int = SMALL, batch: int = 7
 ) -> Path:
-    """A log that is closed; returns its data directory."""
+    """Write a log and close it; return its data directory."""
     with log_of(root, bodies, segment_bytes=segment_bytes, batch=batch):
         return root
 

@@ -1,4 +1,4 @@
-"""What others than pyarrow and Spark make of our Arrow tables and Parquet files."""
+"""Our Arrow tables and Parquet files, as DuckDB and polars read them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ import pyarrow as pa
 from tests.unit.columnar.logs import Row
 
 FILES: Final = "**/*.parquet"
-"""The pattern that the documents tell; nothing else that lies below a table matches it."""
+"""The pattern that the documentation gives; it matches nothing else below a table."""
 
 
 def duckdb_rows(table: pa.Table) -> list[Row]:
@@ -26,14 +26,14 @@ def polars_rows(table: pa.Table) -> list[Row]:
 
 
 def duckdb_files(directory: Path) -> list[Row]:
-    """The rows of a table's files in the order of the log, with what its directories say."""
+    """The rows of a table's files in log order, with the columns of its directories."""
     with duckdb.connect() as connection:
         found = connection.read_parquet(str(directory / FILES), hive_partitioning=True)
         return _in_order(_rows(found))
 
 
 def polars_files(directory: Path) -> list[Row]:
-    """The same."""
+    """The same, through polars."""
     found = pl.scan_parquet(directory / FILES, hive_partitioning=True)
     return _in_order(found.collect().to_dicts())
 
@@ -48,12 +48,12 @@ OF_FILES: Final[dict[str, Callable[[Path], list[Row]]]] = {
 }
 
 
-def _rows(found: Any) -> list[Row]:  # noqa: ANN401 - its own type says nothing of its rows
+def _rows(found: Any) -> list[Row]:  # noqa: ANN401 - DuckDB's relation has no useful type
     rows: list[Row] = found.to_arrow_table().to_pylist()
     return rows
 
 
 def _in_order(rows: list[Row]) -> list[Row]:
-    """Days become text, as pyarrow has them: the others see that they are days."""
+    """Sort rows by offset, with dates as text, as pyarrow reads them."""
     days = [{**row, "date": row["date"].isoformat()} for row in rows]
     return sorted(days, key=lambda row: int(row["offset"]))

@@ -50,7 +50,7 @@ def test_parts_have_every_id_once(
     target: int | None,
     parts: int | None,
 ) -> None:
-    """Read one by one they are the range; none is empty, and each is about as long as asked."""
+    """Together they are the range; none is empty, and each is about as long as requested."""
     start, end = bounds
     if parts is not None:
         target = None
@@ -77,7 +77,7 @@ def test_parts_have_every_id_once(
             assert len(found) >= min(parts, len(wanted)) or not all(even)
 
 
-def test_equal_messages_are_cut_into_as_many_parts_as_asked(tmp_path: Path) -> None:
+def test_equal_messages_are_cut_into_as_many_parts_as_requested(tmp_path: Path) -> None:
     """Ten messages make eight parts, although ten is not a multiple of eight."""
     write_log(tmp_path, [message("t", b"12345") for _ in range(10)])
 
@@ -89,7 +89,7 @@ def test_equal_messages_are_cut_into_as_many_parts_as_asked(tmp_path: Path) -> N
 
 
 def test_parts_together_are_the_range(cut_log: Path) -> None:
-    """What is read by parts is what is read at once."""
+    """Reading them one by one gives what a single read gives."""
     found = columnar.cut(cut_log, topics=["b"], target_bytes=3000)
     assert len(found) > 5
     read = [columnar.read(cut_log, topics=["b"], start=p.start, end=p.end) for p in found]
@@ -100,7 +100,7 @@ def test_parts_together_are_the_range(cut_log: Path) -> None:
 
 
 def test_a_range_without_wanted_messages_is_one_part(cut_log: Path) -> None:
-    """Its ids must be passed by somebody; a range without ids needs nobody."""
+    """A reader must still pass its ids; a range without ids needs no part."""
     assert [Part(5, 300, 0, 0)] == columnar.cut(cut_log, 5, 300, topics=["none"])
     assert [Part(5, 300, 0, 0)] == columnar.cut(cut_log, 5, 300, topics=["none"], parts=4)
     assert [] == columnar.cut(cut_log, 300, 300)
@@ -109,8 +109,8 @@ def test_a_range_without_wanted_messages_is_one_part(cut_log: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"parts": 0}, {"target_bytes": 0}])
-def test_parts_of_nothing_are_refused(cut_log: Path, wrong: dict[str, int]) -> None:
-    """So are both measures at once."""
+def test_parts_of_size_or_number_zero_are_refused(cut_log: Path, wrong: dict[str, int]) -> None:
+    """So are both measures together."""
     with pytest.raises(ConfigError):
         columnar.cut(cut_log, **wrong)  # type: ignore[arg-type]  # one name each
     with pytest.raises(ConfigError, match="together"):
@@ -119,8 +119,8 @@ def test_parts_of_nothing_are_refused(cut_log: Path, wrong: dict[str, int]) -> N
         columnar.advance(cut_log, 1, messages=0)
 
 
-def test_loss_is_told_when_the_range_is_cut(tmp_path: Path) -> None:
-    """Whoever reads a part would be told too, but later."""
+def test_loss_is_reported_when_the_range_is_cut(tmp_path: Path) -> None:
+    """A read of a part would report it too, but later."""
     with log_of(tmp_path, [message("t", b"x" * 100) for _ in range(100)]) as wal:
         retain_from(wal, 60)
         with pytest.raises(DataLossError):
@@ -138,10 +138,10 @@ def test_loss_is_told_when_the_range_is_cut(tmp_path: Path) -> None:
     messages=st.integers(1, 350),
     size=st.integers(1, 100_000),
 )
-def test_a_limit_lets_as_many_messages_pass_as_fit(
+def test_a_limit_admits_as_many_messages_as_fit(
     cut_log: Path, start: int, topics: set[str] | None, messages: int, size: int
 ) -> None:
-    """So many of the wanted topics, and at least one; to the log's end when there are fewer."""
+    """Of the wanted topics, and at least one; up to the end of the log if there are fewer."""
     wanted = [
         (row["offset"], len(row["value"]))
         for row in plain_rows(cut_log)
@@ -158,8 +158,8 @@ def test_a_limit_lets_as_many_messages_pass_as_fit(
     assert end == (351 if passed == len(wanted) else wanted[passed][0])
 
 
-def test_nobody_gets_parts_without_end(cut_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever takes bytes for MiB is told so, before the list fills the memory."""
+def test_the_number_of_parts_is_bounded(cut_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who takes bytes for MiB gets an error before the list fills the memory."""
     monkeypatch.setattr(cuts, "PARTS_MAX", 299)
 
     assert 299 == len(columnar.cut(cut_log, end=350, target_bytes=1))
@@ -167,8 +167,8 @@ def test_nobody_gets_parts_without_end(cut_log: Path, monkeypatch: pytest.Monkey
         columnar.cut(cut_log, target_bytes=1)
 
 
-def test_what_is_not_allowed_is_neither_cut_nor_passed(cut_log: Path) -> None:
-    """It counts for as much as other topics' messages: nothing."""
+def test_topics_that_are_not_allowed_do_not_count(cut_log: Path) -> None:
+    """They are treated like topics that are not wanted."""
 
     def allowed(topic: str) -> bool:
         return topic != "b"
@@ -182,14 +182,14 @@ def test_what_is_not_allowed_is_neither_cut_nor_passed(cut_log: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
         lambda log: columnar.cut(log, -1),
         lambda log: columnar.cut(log, 0, -1),
         lambda log: columnar.advance(log, -1),
     ],
 )
-def test_ids_are_not_negative(cut_log: Path, ask: Callable[[Path], object]) -> None:
-    """As in reads: an offset that is none is refused, not taken for the beginning."""
+def test_ids_are_not_negative(cut_log: Path, call: Callable[[Path], object]) -> None:
+    """As in reads: a negative offset is refused, not taken for the start."""
     with pytest.raises(ConfigError, match="ids are not negative"):
-        ask(cut_log)
+        call(cut_log)

@@ -1,4 +1,4 @@
-"""The endpoint's client, over the broker's own service: Flight equals the directory."""
+"""The endpoint's client, over the broker's own service: it agrees with the directory."""
 
 import base64
 import pickle
@@ -21,7 +21,7 @@ from braidmq.columnar import endpoint as endpoints
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.failures import UnauthenticatedError
 from braidmq.columnar.logs import DirectoryLog
-from tests.unit.columnar.endpoints import Served, passed_over, read, served
+from tests.unit.columnar.endpoints import Served, read, served, skipped_line
 from tests.unit.columnar.logs import log_of, message, retain_from, write, write_log
 from tests.unit.columnar.test_reading import mixed
 
@@ -37,7 +37,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401 - dire
 
 
 def same(log: tuple[DirectoryLog, Served], verb: str, **wanted: Any) -> None:  # noqa: ANN401 - see read
-    """Assert that both give the same, or refuse in the same words."""
+    """Assert that both give the same, or raise the same error."""
     outcomes: list[Any] = []
     for one in (log[0], log[1].endpoint()):
         try:
@@ -86,7 +86,7 @@ ANY = settings(max_examples=60, deadline=None, suppress_health_check=list(Health
 def test_reads_are_those_of_the_directory(
     log: tuple[DirectoryLog, Served], wanted: Wanted, topics: Wanted, more: Wanted
 ) -> None:
-    """Rows, columns, types, and refusals: whatever is asked, the two agree."""
+    """In rows, columns, types and errors, whatever the request."""
     same(log, "read", **wanted, **topics, **more)
 
 
@@ -135,16 +135,16 @@ def test_counts_and_times_are_those_of_the_directory(
 @pytest.mark.parametrize(
     "topics", [{"pattern": "("}, {"pattern": "a", "topics": ["a"]}, {"topics": "a"}]
 )
-def test_topics_that_cannot_be_meant_are_refused_as_by_the_directory(
+def test_invalid_topics_are_refused_as_by_the_directory(
     log: tuple[DirectoryLog, Served], topics: Wanted
 ) -> None:
-    """In the same words, and before anybody is asked."""
+    """With the same error, and before the endpoint is called."""
     same(log, "read", **topics)
     same(log, "cut", **topics)
     same(log, "advance", start=1, **topics)
 
 
-def test_many_topics_and_large_payloads_come_over(tmp_path: Path) -> None:
+def test_many_topics_and_large_payloads_arrive(tmp_path: Path) -> None:
     """Ten thousand topics in pages, payloads of a MiB, a name of 65,535 bytes."""
     bodies = [message(f"topic/{i}", b"%d" % i) for i in range(10_000)]
     bodies += [message("big", Random(i).randbytes(2**20)) for i in range(5)]
@@ -159,10 +159,10 @@ def test_many_topics_and_large_payloads_come_over(tmp_path: Path) -> None:
         same(log, "topic_counts")
 
 
-def test_names_that_do_not_fit_into_a_request_are_refused_here(
+def test_names_that_do_not_fit_in_a_request_are_refused_by_the_client(
     log: tuple[DirectoryLog, Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The endpoint would refuse them anyway, in words that nobody could use."""
+    """The endpoint would refuse them too, with a less helpful error."""
     monkeypatch.setattr(endpoints, "NAMES_BYTES_MAX", 30)
     endpoint = log[1].endpoint()
 
@@ -173,7 +173,7 @@ def test_names_that_do_not_fit_into_a_request_are_refused_here(
 
 
 def test_a_new_topic_does_not_slip_past_a_pattern(tmp_path: Path) -> None:
-    """Between names and read a topic may come to be that matches: the read ends before it."""
+    """If a matching topic appears after the names were listed, the read ends before it."""
     with log_of(tmp_path, [message("a1", b"x")] * 20) as wal, served(tmp_path) as found:
         endpoint = found.endpoint()
         batches = endpoint.batches(pattern="a.*", columns=["offset"])
@@ -183,8 +183,8 @@ def test_a_new_topic_does_not_slip_past_a_pattern(tmp_path: Path) -> None:
         assert 40 == sum(map(len, endpoint.batches(pattern="a.*", columns=["offset"])))
 
 
-def test_loss_is_told_or_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An error with its ids, or rows and a note of what was passed over, logged here too."""
+def test_loss_is_an_error_or_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An error with its ids, or rows and a list of what was skipped, which is also logged."""
     with log_of(tmp_path, [message("t", bytes(500))] * 60) as wal, served(tmp_path) as found:
         retain_from(wal, 40)
         endpoint = found.endpoint()
@@ -198,11 +198,11 @@ def test_loss_is_told_or_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         assert endpoint.address == caught.value.path
         assert (1, earliest - 1) == caught.value.loss[:2]
         assert [caught.value.loss] == losses
-        assert 1 == caplog.messages.count(passed_over(endpoint.address, losses[0]))
+        assert 1 == caplog.messages.count(skipped_line(endpoint.address, losses[0]))
         assert list(range(earliest, 61)) == rows["offset"].to_pylist()
 
 
-def test_decoding_happens_on_this_side(tmp_path: Path) -> None:
+def test_decoding_happens_in_the_client(tmp_path: Path) -> None:
     """Sealed, typed and broken payloads: the same rows as from the directory."""
     alice, bob = KeyPair.generate(), KeyPair.generate()
     good = b'{"celsius":21.5,"timestamp_ms":17,"sensor_id":"a"}'
@@ -235,12 +235,12 @@ def test_decoding_happens_on_this_side(tmp_path: Path) -> None:
     assert [21.5, 21.5, None] == [row["celsius"] for row in rows]
 
 
-def test_only_what_the_key_may_read_is_seen(tmp_path: Path) -> None:
-    """All topics are the allowed ones; a topic that is named must be allowed."""
+def test_a_key_sees_only_the_topics_that_it_may_read(tmp_path: Path) -> None:
+    """All topics means the allowed ones; a topic that is named must be allowed."""
     names = ["a1", "a2", "b1", "sensors/x"]
     write_log(tmp_path, [message(name, name.encode()) for name in 5 * names])
     with served(tmp_path) as found:
-        some, nobody = found.endpoint("some"), found.endpoint("none")
+        some, none = found.endpoint("some"), found.endpoint("none")
         allowed = {"a1", "a2", "sensors/x"}
 
         assert allowed == set(read(some)["topic"].to_pylist())
@@ -248,16 +248,16 @@ def test_only_what_the_key_may_read_is_seen(tmp_path: Path) -> None:
         assert {"a1", "a2"} == set(read(some, pattern=".*[12]")["topic"].to_pylist())
         assert 15 == sum(part.messages for part in some.cut())
         assert 5 == some.advance(1, messages=3)
-        assert 0 == read(nobody).num_rows
-        assert {} == nobody.topic_counts()
-        for ask in (some.batches, some.cut, lambda **wanted: some.advance(1, **wanted)):
+        assert 0 == read(none).num_rows
+        assert {} == none.topic_counts()
+        for call in (some.batches, some.cut, lambda **wanted: some.advance(1, **wanted)):
             with pytest.raises(NotAllowedError, match="may not subscribe 'b1'"):
-                list(ask(topics=["a1", "b1"]))  # type: ignore[arg-type] # one is a number
+                list(call(topics=["a1", "b1"]))  # type: ignore[arg-type] # one is a number
         assert 5 == read(some, topics=["a1"]).num_rows
 
 
-def test_a_stranger_is_told_so(log: tuple[DirectoryLog, Served]) -> None:
-    """The key is not known, and is not repeated."""
+def test_an_unknown_key_is_refused(log: tuple[DirectoryLog, Served]) -> None:
+    """The error does not repeat it."""
     endpoint = Endpoint(log[1].address, "secret-key")
     with pytest.raises(UnauthenticatedError, match="the API key is not known") as caught:
         endpoint.offsets()
@@ -269,7 +269,7 @@ def test_a_stranger_is_told_so(log: tuple[DirectoryLog, Served]) -> None:
 def test_an_endpoint_can_be_pickled_and_shared_by_threads(
     log: tuple[DirectoryLog, Served],
 ) -> None:
-    """It is a description: copies connect by themselves, threads use one connection."""
+    """Copies open connections of their own; threads share one."""
     endpoint = log[1].endpoint()
     expected = read(endpoint, headers=True)
     copy = pickle.loads(pickle.dumps(endpoint))  # noqa: S301 - our own

@@ -13,7 +13,7 @@ from tests.unit.columnar.logs import message, write_log
 
 
 def test_a_directory_answers_as_the_functions_do(tmp_path: Path) -> None:
-    """It is the same log, under one more name."""
+    """It is another way to read the same log."""
     write_log(tmp_path, [message(f"t{n % 3}", bytes(n), n) for n in range(90)])
     log: Log = open_log(tmp_path)
 
@@ -33,7 +33,7 @@ def test_a_directory_answers_as_the_functions_do(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_is_a_log_too() -> None:
-    """Which of the two it is, is in one place."""
+    """Only open_log decides which of the two it is."""
     log: Log = open_log(endpoint="grpc://127.0.0.1:1", api_key="key")
 
     assert isinstance(log, Endpoint)
@@ -51,9 +51,9 @@ def test_an_endpoint_is_a_log_too() -> None:
         (None, "http://h:1", "k", "endpoint: 'http://h:1' is not grpc://"),
     ],
 )
-def test_what_is_no_log_is_refused(
+def test_arguments_that_name_no_log_are_refused(
     path: str | None, endpoint: str | None, api_key: str | None, problem: str
 ) -> None:
-    """One of the two must be given, and an endpoint with a key."""
+    """Either a path or an endpoint must be given, and an endpoint needs a key."""
     with pytest.raises(ConfigError, match=problem):
         open_log(path, endpoint, api_key)

@@ -1,4 +1,4 @@
-"""Loss: an error, or noted and passed over."""
+"""Loss: an error, or recorded and skipped."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from braidmq.columnar.loss import RETAINED, DataLossError, Loss, Losses
 
 
 def test_loss_is_an_error_that_says_which_ids() -> None:
-    """The error names path, ids, reason and the way out."""
+    """The error names the path, the ids and the reason."""
     with pytest.raises(
         DataLossError, match="data: the ids 3 to 9 are lost: retention"
     ) as caught:
@@ -14,7 +14,7 @@ def test_loss_is_an_error_that_says_which_ids() -> None:
     assert Loss(3, 9, RETAINED) == caught.value.loss
 
 
-def test_loss_that_is_passed_over_is_logged_and_noted(
+def test_loss_that_is_skipped_is_logged_and_recorded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A skip is never silent."""

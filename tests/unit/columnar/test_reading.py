@@ -1,4 +1,4 @@
-"""Reading the log as tables: row for row what a plain reading of its files gives."""
+"""Reading the log as tables: row for row what a plain scan of its files gives."""
 
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -40,7 +40,7 @@ TOPICS = ("a", "b", "sensors/temp", "köln/straße-ß", "データ")
 
 
 def mixed(count: int, seed: int = 1) -> list[bytes]:
-    """Messages of every kind with other records between them, accepted one after the other."""
+    """Make messages of every kind, accepted one after the other, among other records."""
     dice = Random(seed)
     bodies: list[bytes] = []
     for number in range(count):
@@ -72,7 +72,7 @@ def read_rows(path: Path, pattern: str | None = None) -> list[dict[str, Any]]:
 
 
 def test_every_column_of_every_message_is_what_the_log_holds(tmp_path: Path) -> None:
-    """Row for row equality with a plain reading: all columns, all kinds, many segments."""
+    """Row for row as in a plain scan: all columns, all kinds, many segments."""
     with log_of(tmp_path, mixed(500)) as wal:
         assert len(wal.segments()) > 11
         expected = plain_rows(tmp_path)
@@ -81,7 +81,7 @@ def test_every_column_of_every_message_is_what_the_log_holds(tmp_path: Path) -> 
     assert expected == read_rows(tmp_path)
 
 
-def test_one_long_segment_that_grows_is_read_as_well(tmp_path: Path) -> None:
+def test_one_long_growing_segment_is_read_as_well(tmp_path: Path) -> None:
     """The segment that is not sealed gives the same rows as sealed ones."""
     with log_of(tmp_path, mixed(500), segment_bytes=2**24):
         assert 1 == len(segment_files(tmp_path))
@@ -109,8 +109,8 @@ def test_the_types_are_exactly_those_of_the_kafka_source(tmp_path: Path) -> None
     assert "headers" == with_headers.names[7]
 
 
-def test_large_payloads_and_many_topics(tmp_path: Path) -> None:
-    """Payloads of a MiB and ten thousand topics, names of every length among them."""
+def test_large_payloads_and_many_topics_are_read(tmp_path: Path) -> None:
+    """Payloads of a MiB, ten thousand topics, and a name of the greatest length."""
     bodies = [message(f"topic/{i}", b"%d" % i) for i in range(10_000)]
     bodies += [message("big", bytes([i]) * 2**20) for i in range(5)]
     bodies += [message("x" * 65_535, b"long")]
@@ -120,8 +120,8 @@ def test_large_payloads_and_many_topics(tmp_path: Path) -> None:
     assert [b"777"] == columnar.read(tmp_path, topics=["topic/777"])["value"].to_pylist()
 
 
-def test_a_range_that_is_lost_as_a_whole_is_noted(tmp_path: Path) -> None:
-    """Nothing of it is in any segment that is left; there are no rows, and a note."""
+def test_a_range_that_is_lost_entirely_is_recorded(tmp_path: Path) -> None:
+    """No segment that is left has any of it: there are no rows, and one loss."""
     losses: list[Loss] = []
     with log_of(tmp_path, [message("t", bytes(500))] * 60) as wal:
         retain_from(wal, 40)
@@ -182,7 +182,7 @@ def test_filters_equal_a_brute_force_filter(mixed_log: Path, data: st.DataObject
 
 
 def test_a_pattern_matches_whole_names(mixed_log: Path) -> None:
-    """A pattern that matches a part of a name only does not select it."""
+    """A pattern that matches only part of a name does not select it."""
     expected = [row for row in plain_rows(mixed_log) if row["topic"] in {"a", "b"}]
 
     assert expected == read_rows(mixed_log, pattern="[ab]")
@@ -190,7 +190,7 @@ def test_a_pattern_matches_whole_names(mixed_log: Path) -> None:
 
 
 def test_columns_are_a_projection(mixed_log: Path) -> None:
-    """Exactly the named columns in their order; a count needs none at all."""
+    """Exactly the named columns, in that order; a count needs none at all."""
     found = columnar.read(mixed_log, columns=["offset", "key", "topic"])
 
     assert ["offset", "key", "topic"] == found.schema.names
@@ -203,7 +203,7 @@ def test_columns_are_a_projection(mixed_log: Path) -> None:
 
 
 def test_a_projection_without_payloads_does_not_look_at_them(tmp_path: Path) -> None:
-    """A damaged payload does not disturb who counts; who reads it gets the error."""
+    """A damaged payload does not disturb a count; a read of it raises the error."""
     write_log(tmp_path, [message("t", b"x" * 200) for _ in range(100)])
     flip(segment_files(tmp_path)[0], 150)
 
@@ -214,7 +214,7 @@ def test_a_projection_without_payloads_does_not_look_at_them(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("bounds", [{"batch_rows": 3}, {"batch_bytes": 500}, {}])
 def test_batches_are_bounded(mixed_log: Path, bounds: dict[str, int]) -> None:
-    """Rows and bytes of a batch keep their bounds; together they are everything."""
+    """Each batch keeps its bounds of rows and bytes; together they are complete."""
     found = list(columnar.batches(mixed_log, **bounds))  # type: ignore[arg-type]  # one of them
 
     for batch in found:
@@ -224,8 +224,8 @@ def test_batches_are_bounded(mixed_log: Path, bounds: dict[str, int]) -> None:
     assert columnar.read(mixed_log) == pa.Table.from_batches(found)
 
 
-def test_nothing_beyond_the_durable_mark_is_seen(tmp_path: Path) -> None:
-    """What was written and not synced is on the disk, and no reader gets it."""
+def test_nothing_beyond_the_durable_mark_is_read(tmp_path: Path) -> None:
+    """Records that were written but not synced are in the file, but no reader gets them."""
     wal = open_log(tmp_path, fsync="none")
     write(wal, [message("t", b"%d" % i) for i in range(10)])
     wal.sync()
@@ -241,7 +241,7 @@ def test_nothing_beyond_the_durable_mark_is_seen(tmp_path: Path) -> None:
     wal.close()
 
 
-def test_torn_bytes_behind_the_mark_are_not_looked_at(tmp_path: Path) -> None:
+def test_torn_bytes_after_the_mark_are_ignored(tmp_path: Path) -> None:
     """A torn tail, in segment or index, changes nothing."""
     with log_of(tmp_path, [message("t", b"%d" % i) for i in range(10)], segment_bytes=2**20):
         expected = columnar.read(tmp_path)
@@ -252,8 +252,8 @@ def test_torn_bytes_behind_the_mark_are_not_looked_at(tmp_path: Path) -> None:
         assert expected == columnar.read(tmp_path)
 
 
-def test_a_mark_behind_the_end_of_the_log_is_damage(tmp_path: Path) -> None:
-    """Records that were durable and are not there are never passed over."""
+def test_a_mark_past_the_end_of_the_log_is_damage(tmp_path: Path) -> None:
+    """Durable records that are missing are never skipped."""
     write_log(tmp_path, [message("t", b"x") for _ in range(10)], segment_bytes=2**20)
     (tmp_path / "wal/durable").write_bytes(encode_mark(12))
 
@@ -282,8 +282,8 @@ def test_every_flipped_bit_of_a_payload_is_found(
     assert columnar.read(tmp_path, topics=only).num_rows == (60 if only is None else 12)
 
 
-def test_retention_is_loss_for_who_asks_below_it(tmp_path: Path) -> None:
-    """An id below the first segment is an error, or passed over and noted, never silent."""
+def test_a_read_from_below_what_retention_left_is_a_loss(tmp_path: Path) -> None:
+    """Ids below the first segment are an error, or skipped and recorded, never silently."""
     with log_of(tmp_path, [message("t", b"x" * 100) for _ in range(200)]) as wal:
         retain_from(wal, 120)
         first = wal.first_id
@@ -304,7 +304,7 @@ def test_retention_is_loss_for_who_asks_below_it(tmp_path: Path) -> None:
 def test_retention_that_races_a_reader_is_never_a_silent_short_read(
     tmp_path: Path, fail: bool
 ) -> None:
-    """A segment that disappears after it was listed is an error or noted; mapped ones stay."""
+    """A segment that disappears once listed is an error or recorded; mapped ones stay."""
     with log_of(tmp_path, [message("t", b"x" * 100) for _ in range(200)]) as wal:
         second = int(segment_files(tmp_path)[1].stem)
         losses: list[Loss] = []
@@ -323,7 +323,7 @@ def test_retention_that_races_a_reader_is_never_a_silent_short_read(
 
 
 def gap_log(root: Path) -> Path:
-    """Ids 1-3, a gap that stands for 4-8, and 9-11, in one segment."""
+    """Write ids 1-3, a gap that stands for 4-8, and 9-11, in one segment."""
     wal = open_log(root, segment_bytes=2**20)
     write(wal, [message("t", b"%d" % i) for i in range(1, 4)])
     wal.close()
@@ -337,7 +337,7 @@ def gap_log(root: Path) -> Path:
 
 @pytest.mark.parametrize("state", ["rebuilt", "growing", "sealed"])
 def test_a_gap_record_is_loss(tmp_path: Path, state: str) -> None:
-    """What a repair gave up is an error, or passed over and noted; only inside the range."""
+    """What a repair gave up is an error, or skipped and recorded; only inside the range."""
     gap_log(tmp_path)
     if state == "rebuilt":
         (tmp_path / "wal/durable").write_bytes(encode_mark(11))
@@ -363,7 +363,7 @@ def test_a_gap_record_is_loss(tmp_path: Path, state: str) -> None:
 
 
 def test_a_reader_writes_nothing(tmp_path: Path) -> None:
-    """Even a missing index is made in memory only."""
+    """Even a missing index is rebuilt in memory only."""
     write_log(tmp_path, mixed(200))
     expected = columnar.read(tmp_path, headers=True)
     for path in tmp_path.glob("wal/*.idx"):
@@ -374,8 +374,8 @@ def test_a_reader_writes_nothing(tmp_path: Path) -> None:
     assert before == sorted((p, p.stat().st_mtime_ns) for p in tmp_path.rglob("*"))
 
 
-def test_times_are_moments(tmp_path: Path) -> None:
-    """A datetime with its zone is the same as its microseconds."""
+def test_a_datetime_is_the_same_as_its_microseconds(tmp_path: Path) -> None:
+    """One without a time zone is refused."""
     write_log(tmp_path, [message("t", b"x", i * 1_000_000) for i in range(100)])
     moment = datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
 
@@ -399,7 +399,7 @@ def test_times_are_moments(tmp_path: Path) -> None:
         ({"batch_bytes": 0}, "between 1"),
     ],
 )
-def test_wrong_arguments_are_refused_by_name(
+def test_invalid_arguments_are_refused_by_name(
     mixed_log: Path, wanted: dict[str, Any], problem: str
 ) -> None:
     """The error says which argument it is, before anything is read."""
@@ -428,7 +428,7 @@ def test_counts_of_topics_come_from_the_index(mixed_log: Path) -> None:
 
 
 def test_a_reader_beside_a_writer_and_retention_never_reads_short(tmp_path: Path) -> None:
-    """Whatever moment it comes at: rows and losses together are exactly the range."""
+    """At any moment, rows and losses together are exactly the range."""
     wal = open_log(tmp_path)
     write(wal, [message("t", b"%d" % i) for i in range(1, 8)])
 
@@ -471,8 +471,8 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_running_broker_has_committed_is_read_beside_it(tmp_path: Path) -> None:
-    """A reader needs no lock: it reads the log of a broker that is up."""
+async def test_the_log_of_a_running_broker_can_be_read(tmp_path: Path) -> None:
+    """A reader needs no lock, and sees what the broker has committed."""
     async with (
         running_broker(data_dir=tmp_path) as broker,
         braidmq.connect(broker.url()) as client,
@@ -485,8 +485,8 @@ async def test_what_a_running_broker_has_committed_is_read_beside_it(tmp_path: P
     assert Disk(tmp_path).exists("wal/durable")
 
 
-def test_an_argument_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    """A filter that was misspelt would let everything through."""
+def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
+    """A misspelt filter would let everything through."""
     write_log(tmp_path, [message("t", b"x")])
     misspelt: Any = {"topic": ["t"]}
 

@@ -40,7 +40,7 @@ BODIES = [
     ],
 )
 def test_rows_are_selected(tmp_path: Path, selection: Selection, expected: list[int]) -> None:
-    """By topic, whole name and qos; what is no message is never selected."""
+    """By topic, by a pattern of the whole name and by QoS; other records never are."""
     write_log(tmp_path, BODIES, segment_bytes=2**20)
     segment = Segment(tmp_path, 1, 5, sealed=False)
 
@@ -49,8 +49,8 @@ def test_rows_are_selected(tmp_path: Path, selection: Selection, expected: list[
 
 
 @pytest.mark.parametrize("topics", [3, 300, 70_000])
-def test_a_sealed_index_has_the_topics_apart(tmp_path: Path, topics: int) -> None:
-    """However many bytes a number needs, the same rows are selected by them as by the rows."""
+def test_a_sealed_index_has_a_separate_table_of_topics(tmp_path: Path, topics: int) -> None:
+    """It selects the same rows, however many bytes a topic's number needs."""
     bodies = [message(f"t/{i % topics}", b"") for i in range(min(3 * topics, 70_010))]
     write_log(
         tmp_path, [*bodies, message("z", b"z" * 2**20)], segment_bytes=2**20, batch=99_999
@@ -64,10 +64,10 @@ def test_a_sealed_index_has_the_topics_apart(tmp_path: Path, topics: int) -> Non
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_sealed_segment_without_a_wanted_topic_is_missed(
+def test_a_sealed_segment_without_a_wanted_topic_is_skipped(
     tmp_path: Path, sealed: bool
 ) -> None:
-    """Its topics are verified; those of a growing one are looked for row by row."""
+    """Its list of topics is verified; a growing segment is searched row by row."""
     write_log(
         tmp_path, [*BODIES, message("z", b"z" * 4096)], segment_bytes=4096 if sealed else 2**20
     )
@@ -80,8 +80,8 @@ def test_a_sealed_segment_without_a_wanted_topic_is_missed(
     assert not EVERYTHING.misses(segment)
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
-    """One text is not a list of topics, and a pattern is a regular expression."""
+def test_an_invalid_selection_is_refused() -> None:
+    """A string is not a list of topics, and a pattern must be a regular expression."""
     for wrong in ({"topics": "abc"}, {"pattern": "["}, {"topics": ["a"], "pattern": "a"}):
         with pytest.raises(ConfigError):
             Selection(**wrong)

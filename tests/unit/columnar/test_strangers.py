@@ -1,6 +1,6 @@
-"""DuckDB and polars take our Arrow tables as they are, row for row.
+"""DuckDB and polars read our Arrow tables, row for row.
 
-The tables of pipelines are read by them in `tests/integration/spark`, where they are made.
+In `tests/integration/spark` they read the tables of pipelines.
 """
 
 from pathlib import Path
@@ -14,8 +14,8 @@ from tests.unit.columnar.test_reading import mixed
 
 
 @pytest.mark.parametrize("reader", OF_ARROW)
-def test_others_see_every_column_of_every_message(reader: str, tmp_path: Path) -> None:
-    """Of sealed segments and of the one that grows, headers and keys among them."""
+def test_other_readers_see_every_column_of_every_message(reader: str, tmp_path: Path) -> None:
+    """In sealed segments and in the growing one, including headers and keys."""
     with log_of(tmp_path, mixed(300)):
         table = columnar.read(tmp_path, headers=True)
 
@@ -24,14 +24,14 @@ def test_others_see_every_column_of_every_message(reader: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("reader", OF_ARROW)
-def test_others_see_the_fields_of_a_schema(reader: str, tmp_path: Path) -> None:
-    """And why a row does not fit."""
+def test_other_readers_see_the_fields_of_a_schema(reader: str, tmp_path: Path) -> None:
+    """And why a row is invalid."""
     good = b'{"celsius": 1.5, "timestamp_ms": 7, "sensor_id": "s"}'
     write_log(tmp_path, [message("t", good), message("t", b"[")])
     decoding = columnar.Decoding(columnar.TypedSchema.built_in("sensor.Temperature"))
     table = columnar.read(tmp_path, decoding=decoding)
-    fits, misfit = OF_ARROW[reader](table)
+    valid, invalid = OF_ARROW[reader](table)
 
-    assert table.to_pylist() == [fits, misfit]
-    assert (1.5, None) == (fits["celsius"], fits["_error"])
-    assert (None, True) == (misfit["celsius"], bool(misfit["_error"]))
+    assert table.to_pylist() == [valid, invalid]
+    assert (1.5, None) == (valid["celsius"], valid["_error"])
+    assert (None, True) == (invalid["celsius"], bool(invalid["_error"]))

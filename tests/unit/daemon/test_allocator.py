@@ -1,4 +1,4 @@
-"""The allocator's setting, seen in a process of its own."""
+"""The allocator's setting, observed in a process of its own."""
 
 import subprocess
 import sys
@@ -13,28 +13,28 @@ class Info(ctypes.Structure):
                 .split()]
 
 def mapped():
-    told = ctypes.CDLL(None).mallinfo2
-    told.restype = Info
-    return told().hblks
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = Info
+    return mallinfo2().hblks
 
 if sys.argv[1] == "set":
     assert return_large_buffers()
 large = bytes(16 * 1024 * 1024)
-del large  # from now on glibc, left alone, takes 8 MiB out of its heap
+del large  # from now on glibc, by default, takes 8 MiB out of its heap
 before = mapped()
 large = bytes(8 * 1024 * 1024)
 print(mapped() - before)
 """
 
 
-def test_a_large_buffer_is_mapped_by_itself_also_after_a_larger_one_was_freed() -> None:
-    """What a batch for the log took goes back to the system, however large batches were."""
+def test_a_large_buffer_has_its_own_mapping_even_after_a_larger_one_was_freed() -> None:
+    """The memory of a log batch returns to the system, however large earlier batches were."""
     assert _mapped_buffers("set") == 1
 
 
-def test_left_alone_the_allocator_keeps_large_buffers_in_its_heap() -> None:
-    """If this fails the setting is no longer needed."""
-    assert _mapped_buffers("left alone") == 0
+def test_by_default_the_allocator_keeps_large_buffers_in_its_heap() -> None:
+    """If this fails, the setting is no longer needed."""
+    assert _mapped_buffers("default") == 0
 
 
 def _mapped_buffers(how: str) -> int:

@@ -1,4 +1,4 @@
-"""The daemon on a disk that fails: what publishers are told, and how it ends."""
+"""The daemon: full and failing disks, failed starts, and early snapshots."""
 
 import errno
 from pathlib import Path
@@ -34,7 +34,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDisk:
 
 
 async def test_a_full_disk_refuses_and_recovers(disk: FakeDisk, tmp_path: Path) -> None:
-    """500 for durable publishes, ACKs go on in the reserve, and room ends it."""
+    """Durable publishes get a 500 and ACKs use the reserve until there is room again."""
     async with broker_at(tmp_path, wal=SMALL_LOG) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", b"before")
@@ -54,7 +54,7 @@ async def test_a_full_disk_refuses_and_recovers(disk: FakeDisk, tmp_path: Path) 
 
 
 async def test_a_failing_disk_ends_the_daemon(disk: FakeDisk, tmp_path: Path) -> None:
-    """The publisher hears 500, readiness goes, and the failure has exit code 74."""
+    """The publisher gets a 500, the daemon is no longer ready, and the exit code is 74."""
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         disk.fail("fdatasync", errno.EIO, forever=True)
         peer.send(publish(7, "t", b"x"))
@@ -67,8 +67,10 @@ async def test_a_failing_disk_ends_the_daemon(disk: FakeDisk, tmp_path: Path) ->
         assert broker.daemon.status.unready_reason()
 
 
-async def test_acknowledgements_of_a_full_disk_survive(disk: FakeDisk, tmp_path: Path) -> None:
-    """What the reserve took is there after a restart."""
+async def test_acknowledgements_on_a_full_disk_survive_a_restart(
+    disk: FakeDisk, tmp_path: Path
+) -> None:
+    """The reserve makes them durable."""
     async with broker_at(tmp_path, wal=SMALL_LOG) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
         await peer.publish("t", b"1", b"2")
@@ -77,7 +79,7 @@ async def test_acknowledgements_of_a_full_disk_survive(disk: FakeDisk, tmp_path:
         peer.send(publish(7, "t", bytes(40_000)), ack(tag, subscription), ping(8))
         assert (NACK, 7) == (await peer.next())[:2]
         assert (PONG, 8) == (await peer.next())[:2]
-        # It ends with the disk still full.
+        # The broker stops with the disk still full.
     disk.capacity = None
     async with broker_at(tmp_path, wal=SMALL_LOG) as broker, connected(broker) as peer:
         assert b"2" == (await peer.take(subscription))[1]
@@ -85,7 +87,7 @@ async def test_acknowledgements_of_a_full_disk_survive(disk: FakeDisk, tmp_path:
 
 
 async def test_stop_undoes_a_start_that_failed(tmp_path: Path) -> None:
-    """Whatever had been started is ended, and the lock is given back."""
+    """Everything that had been started is stopped, and the lock is released."""
     async with broker_at() as other:
         host, port = other.address()
         taken = {"host": host, "port": port}
@@ -112,10 +114,10 @@ async def test_a_daemon_that_did_not_get_the_lock_leaves_it_alone(tmp_path: Path
         await peer.publish("t", b"x")
 
 
-async def test_many_records_call_for_a_snapshot_early(
+async def test_many_records_trigger_an_early_snapshot(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A busy broker's start is bounded by records, not only by the interval."""
+    """The recovery of a busy broker is bounded by records, not only by the interval."""
     monkeypatch.setattr(daemon, "SNAPSHOT_RECORDS", 10)
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         for number in range(12):

@@ -55,7 +55,7 @@ def test_off_a_terminal_a_line_is_json(stream: io.StringIO) -> None:
 
 
 def test_on_a_terminal_a_line_is_for_people(terminal: io.StringIO) -> None:
-    """Coloured and not JSON; what a peer sent cannot colour it."""
+    """Coloured and not JSON; text from a peer cannot colour it."""
     structlog.get_logger("x").info("connected", peer="evil\x1b[2J")
 
     assert "connected" in terminal.getvalue()
@@ -64,15 +64,15 @@ def test_on_a_terminal_a_line_is_for_people(terminal: io.StringIO) -> None:
     assert "\\x1b[2J" in terminal.getvalue()
 
 
-def test_lines_of_libraries_come_out_the_same_way(stream: io.StringIO) -> None:
-    """asyncio's complaints are structured, escaped and stripped of keys, too."""
+def test_log_lines_of_libraries_are_treated_alike(stream: io.StringIO) -> None:
+    """Errors of asyncio are structured, escaped and stripped of keys, too."""
     logging.getLogger("asyncio").error("bad\n%s", KEY)
 
     (line,) = lines(stream)
     assert ("bad\\n********", "error") == (line["event"], line["level"])
 
 
-def test_what_is_below_the_level_is_not_written(stream: io.StringIO) -> None:
+def test_lines_below_the_level_are_not_written(stream: io.StringIO) -> None:
     """Debugging is off."""
     structlog.get_logger("x").debug("quiet")
 
@@ -80,7 +80,7 @@ def test_what_is_below_the_level_is_not_written(stream: io.StringIO) -> None:
 
 
 def test_a_peer_cannot_forge_a_line(stream: io.StringIO) -> None:
-    """Line breaks and escapes inside values are text, in nested values as well."""
+    """Line breaks and escapes inside values are text, even in nested values."""
     structlog.get_logger("x").info("a\nb", topic="c\r\nd", more=["e\x00", {"f\x1b": b"\x07"}])
 
     (line,) = lines(stream)
@@ -88,8 +88,8 @@ def test_a_peer_cannot_forge_a_line(stream: io.StringIO) -> None:
     assert ["e\\x00", {"f\\x1b": "b'\\x07'"}] == line["more"]
 
 
-def test_a_long_string_of_a_peer_is_cut(stream: io.StringIO) -> None:
-    """256 characters, and a sign that there was more."""
+def test_a_long_string_is_truncated(stream: io.StringIO) -> None:
+    """After 256 characters, with an ellipsis."""
     structlog.get_logger("x").info("x", exact=256 * "a", longer=257 * "a")
 
     (line,) = lines(stream)
@@ -97,7 +97,7 @@ def test_a_long_string_of_a_peer_is_cut(stream: io.StringIO) -> None:
 
 
 def test_a_traceback_keeps_its_lines_but_no_escapes_and_no_keys(stream: io.StringIO) -> None:
-    """It is our own text around a message that may be a peer's."""
+    """It is our own text around a message that may come from a peer."""
     try:
         int(f"\x1b{KEY}")
     except ValueError:
@@ -124,20 +124,20 @@ SECRET_FIELDS = [
 
 @pytest.mark.parametrize("name", SECRET_FIELDS)
 def test_secret_fields_are_masked(name: str) -> None:
-    """By name, at the top and inside, whatever the value is."""
+    """By name, at the top level and nested, whatever the value is."""
     event = mask_secrets(None, "info", {name: "x", "inside": [{name: b"x"}], "other": "x"})
 
     assert {name: "********", "inside": [{name: "********"}], "other": "x"} == event
 
 
-def test_sizes_of_secret_things_are_not_secret() -> None:
+def test_the_size_of_a_secret_is_not_secret() -> None:
     """`payload_bytes` is a number worth reading."""
     assert {"payload_bytes": 3} == mask_secrets(None, "info", {"payload_bytes": 3})
 
 
 @given(st.integers(0, 300), st.text(max_size=9))
-def test_no_key_of_ours_comes_out_wherever_it_stands(before: int, after: str) -> None:
-    """Not whole, and not the half that a cut would leave."""
+def test_no_api_key_is_shown_wherever_it_stands(before: int, after: str) -> None:
+    """Neither whole nor the part that truncation would leave."""
     key = new_key()
     text = escaped(f"{before * '.'} {key} {after}")
 
@@ -145,8 +145,8 @@ def test_no_key_of_ours_comes_out_wherever_it_stands(before: int, after: str) ->
     assert text.isprintable()
 
 
-def test_who_wants_no_colours_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_COLOR is for log lines on a terminal, too."""
+def test_no_color_turns_colours_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR applies to log lines on a terminal, too."""
     monkeypatch.setenv("NO_COLOR", "1")
     for terminal in configured(Terminal()):
         structlog.get_logger("x").info("connected", peer="a")

@@ -1,4 +1,4 @@
-"""The broker as a process: what it refuses at start, and what signals do."""
+"""The broker as a process: what it refuses at startup, and what signals do."""
 
 import asyncio
 import os
@@ -14,21 +14,21 @@ from braidmq.server.config.config import Config
 
 
 def test_mdns_needs_the_strand_that_it_announces() -> None:
-    """One line, before anything is started."""
+    """The error is one line, before anything is started."""
     config = Config.model_validate({"dev": True, "qumbed": {"enabled": False}})
     with pytest.raises(ConfigError, match="announces the Qumbed strand, which is off"):
         process.main(config, mdns=True)
 
 
 @pytest.mark.asyncio
-async def test_the_first_signal_stops_and_the_second_ends(
+async def test_the_first_signal_drains_and_the_second_exits_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An operator who is tired of waiting for the drain presses Ctrl-C again."""
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     loop = asyncio.get_running_loop()
-    stopping = process._signals()  # noqa: SLF001 - the rest of it is a whole process
+    stopping = process._signals()  # noqa: SLF001 - its caller is a whole process
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         async with asyncio.timeout(20):
@@ -52,7 +52,7 @@ async def test_the_first_signal_stops_and_the_second_ends(
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """A reader that has the old one open still has all of the old one."""
+    """A reader that has the old file open still reads all of it."""
     path = tmp_path / "ready.json"
     write_atomically(path, "old")
     with path.open() as reader:
@@ -63,7 +63,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_directory_that_is_missing_is_the_callers_error(tmp_path: Path) -> None:
-    """It is not made: the operator has mistyped it."""
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
+    """It is not created: the operator has mistyped its name."""
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "no" / "ready.json", "x")

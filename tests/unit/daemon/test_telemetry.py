@@ -1,4 +1,4 @@
-"""Whether anybody wants traces, and what it costs when nobody does."""
+"""Whether traces are wanted, and what it costs when they are not."""
 
 import subprocess
 import sys
@@ -25,18 +25,18 @@ UNWANTED: list[dict[str, str]] = [
 def test_the_environment_says_which_exporter(
     exporter: str, environment: dict[str, str]
 ) -> None:
-    """In OpenTelemetry's own words."""
+    """With OpenTelemetry's own variables."""
     assert exporter == wanted_exporter(environment)
 
 
 @pytest.mark.parametrize("environment", UNWANTED)
-def test_the_environment_can_say_no(environment: dict[str, str]) -> None:
-    """The more special word wins."""
+def test_the_environment_can_turn_traces_off(environment: dict[str, str]) -> None:
+    """The more specific variable wins."""
     assert "" == wanted_exporter(environment)
 
 
-def test_without_traces_nothing_of_them_is_imported() -> None:
-    """The daemon starts without it; so it need not be installed."""
+def test_without_traces_opentelemetry_is_not_imported() -> None:
+    """The daemon starts without it, so it need not be installed."""
     code = (
         "import sys, braidmq.daemon.daemon;"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
@@ -46,8 +46,8 @@ def test_without_traces_nothing_of_them_is_imported() -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_exporter_that_is_not_there_is_no_reason_not_to_start() -> None:
-    """It is told, and there are no traces."""
+async def test_a_missing_exporter_does_not_prevent_startup() -> None:
+    """The broker runs without traces."""
     async with running_broker() as broker:
         engine = engine_of(broker)
         telemetry = Telemetry({"OTEL_TRACES_EXPORTER": "no-such-exporter"})
@@ -57,8 +57,8 @@ async def test_an_exporter_that_is_not_there_is_no_reason_not_to_start() -> None
 
 
 @pytest.mark.asyncio
-async def test_an_exporter_that_is_there_gets_the_spans() -> None:
-    """And the last of them when the broker stops."""
+async def test_an_available_exporter_gets_the_spans() -> None:
+    """And the last of them at shutdown."""
     async with running_broker() as broker:
         engine = engine_of(broker)
         telemetry = Telemetry({"OTEL_TRACES_EXPORTER": "console"})

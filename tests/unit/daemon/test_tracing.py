@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Traced:
-    """A broker's spans, as they ended."""
+    """The finished spans of a broker."""
 
     def __init__(self, broker: RunningBroker, sampler: Sampler = ALWAYS_ON) -> None:
         self.exporter = InMemorySpanExporter()
@@ -53,7 +53,7 @@ SPANS = {
 
 @pytest.mark.parametrize("strand", SPANS)
 async def test_a_message_is_one_trace_from_publish_to_ack(strand: str) -> None:
-    """On every strand, as far as it goes; each span but the first is below the first."""
+    """On every strand, as far as the strand goes; all spans are children of the first."""
     async with running_broker() as broker, braidmq.connect(broker.url(strand)) as client:
         traced = Traced(broker)
         async with client.subscribe("orders") as incoming:
@@ -77,8 +77,8 @@ async def test_a_message_is_one_trace_from_publish_to_ack(strand: str) -> None:
         ]
 
 
-async def test_spans_have_the_names_that_opentelemetry_has_for_messaging() -> None:
-    """Who publishes, who receives, what and how much."""
+async def test_spans_follow_the_messaging_conventions_of_opentelemetry() -> None:
+    """Kind, operation, destination, message id and size."""
     async with running_broker() as broker, braidmq.connect(broker.url()) as client:
         traced = Traced(broker)
         async with client.subscribe("orders", qos=1) as incoming:
@@ -101,8 +101,8 @@ async def test_spans_have_the_names_that_opentelemetry_has_for_messaging() -> No
         }.items() <= (dict(deliver.attributes or {}).items())
 
 
-async def test_a_publishers_trace_goes_on() -> None:
-    """Its header is the parent."""
+async def test_a_publishers_trace_is_continued() -> None:
+    """The span in its header is the parent."""
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with running_broker() as broker:
         traced = Traced(broker)
@@ -113,14 +113,14 @@ async def test_a_publishers_trace_goes_on() -> None:
         assert [int(parent[3:35], 16)] == list(traces_of(traced.spans("publish t")))
 
 
-async def test_what_the_log_refuses_ends_as_an_error() -> None:
-    """With the reason, and nothing is remembered of it."""
+async def test_the_span_of_a_refused_publish_ends_as_an_error() -> None:
+    """With the reason; the message has no later spans."""
     async with running_broker() as broker:
         traced = Traced(broker)
         engine = engine_of(broker)
-        place = engine.broker.topics.get("t")
-        assert place is not None
-        message = Message(place, 1, b"\0\1tx")
+        topic = engine.broker.topics.get("t")
+        assert topic is not None
+        message = Message(topic, 1, b"\0\1tx")
         message.id = 7
         traced.traces.appending([message], 5)
         traced.traces.refused("no space left", 6)
@@ -135,8 +135,8 @@ async def test_what_the_log_refuses_ends_as_an_error() -> None:
         assert [] == traced.spans("deliver t")
 
 
-async def test_what_the_sampler_leaves_out_costs_nothing_later() -> None:
-    """No span, and nothing to remember."""
+async def test_an_unsampled_message_costs_nothing_later() -> None:
+    """It has no span, and nothing is remembered of it."""
     async with running_broker() as broker:
         traced = Traced(broker, ALWAYS_OFF)
         await publish(broker, "t", b"x")
@@ -144,8 +144,10 @@ async def test_what_the_sampler_leaves_out_costs_nothing_later() -> None:
         assert () == traced.exporter.get_finished_spans()
 
 
-async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest are forgotten, and of a large batch only some are traced."""
+async def test_the_number_of_remembered_messages_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oldest are forgotten, and only part of a large batch is traced."""
     monkeypatch.setattr(tracing, "KNOWN_MAX", 2)
     monkeypatch.setattr(tracing, "SPANS_PER_BATCH_MAX", 3)
     async with running_broker() as broker:
@@ -158,8 +160,8 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
         assert 4 == len(traced.spans("commit"))
 
 
-async def test_an_unknown_exporter_is_none() -> None:
-    """And a known one is a provider."""
+async def test_an_unknown_exporter_has_no_provider() -> None:
+    """A known one has."""
     assert None is make_provider("no-such-exporter")
     provider = make_provider("console")
     assert provider is not None

@@ -1,6 +1,8 @@
-"""An engine whose log, wires and clock are moved by hand: what is durable, a test decides."""
+"""An engine whose log, wires and clock are driven by hand: the test decides what is durable."""
 
-from braidmq.base.errors import BraidError
+from typing import Final
+
+from braidmq.base.errors import BraidError, LogFullError
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.dispatch import ReadRequest
@@ -8,11 +10,14 @@ from braidmq.broker.settings import Settings
 from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
 from braidmq.server.strands.blip import BlipConnection
-from tests.integration.blip.peer import Frame, auth, hello, parse
+from tests.integration.blip.peer import Frame, auth, hello, parse, publish, subscribe
+
+DISK_FULL: Final = "the disk is full"
+DISK_FULL_NACK: Final = "durable publish failed: the disk is full"
 
 
 class HandLog:
-    """A log that commits or fails when it is told to."""
+    """A log that commits or fails when the test says so."""
 
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = []
@@ -36,7 +41,7 @@ class HandLog:
 
 
 class HandWire:
-    """A wire that keeps what was written."""
+    """A wire that records what was written."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -68,7 +73,7 @@ class HandWire:
         self.is_greeted = True
 
     def take(self) -> list[Frame]:
-        """Return the frames that were written since the last call."""
+        """Return the frames written since the last call."""
         taken, self.written = parse(self.written), b""
         return taken
 
@@ -93,7 +98,7 @@ class Hand:
         self.engine.start(self.log)
 
     def connect(self) -> tuple[Connection, HandWire]:
-        """Return a connection that is authenticated, and its wire."""
+        """Return an authenticated connection and its wire."""
         wire = HandWire()
         limits = Limits(output_buffer_bytes=1 << 20, messages_per_s=self._messages_per_s)
         connection = BlipConnection(self.engine, wire, limits)
@@ -102,14 +107,36 @@ class Hand:
         wire.take()
         return connection, wire
 
+    def subscriber(self) -> tuple[Connection, HandWire]:
+        """Return a connection that subscribes to `t`, and its wire; one message waits for it.
+
+        The subscription is record 1, and the message is record 2.
+        """
+        connection, wire = self.connect()
+        connection.receive(subscribe(1, "t"))
+        self.commit()
+        connection.receive(publish(2, "t", b"a"))
+        self.commit()
+        wire.take()
+        return connection, wire
+
     def commit(self) -> None:
-        """Commit the batch that the log was given last."""
+        """Commit the batch that was appended last."""
         self.committed_id += len(self.log.batches[-1])
         self.engine.committed(self.committed_id)
 
     def fail(self, error: BraidError) -> None:
-        """Refuse the batch that the log was given last."""
+        """Fail the batch that was appended last."""
         self.engine.log_failed(error)
 
+    def fill_disk(self) -> None:
+        """Fail the batch that was appended last, because the disk is full."""
+        self.fail(LogFullError(DISK_FULL))
+
     def _find(self, key: str) -> Principal | None:
-        return Principal("somebody", publish=["*"], subscribe=["*"]) if key == "key" else None
+        return Principal("client", publish=["*"], subscribe=["*"]) if key == "key" else None
+
+
+def frames(*raw: bytes) -> list[Frame]:
+    """Return these frames as `HandWire.take` does."""
+    return parse(b"".join(raw))

@@ -1,4 +1,4 @@
-"""Cursors as readers ask for them: opened once, moved forward, held against retention."""
+"""Readers' cursors: opened once, moved forward, protecting the log from retention."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ HOUR_S = 3600
 
 
 async def publish(world: SinkWorld, count: int, payload: bytes = b"x") -> None:
-    """Publish messages, committed."""
+    """Publish messages and commit them."""
     topic = world.engine.broker.topics.get("t")
     assert topic is not None
     for _ in range(count):
@@ -27,15 +27,15 @@ async def publish(world: SinkWorld, count: int, payload: bytes = b"x") -> None:
             Message(topic, 1, body_of(topic, payload)), world.clock.now_us()
         )
     world.engine.end_turn()
-    await world.rest()
+    await world.finish_log()
 
 
 async def opened(world: SinkWorld, start: int | None, name: str = "night") -> OpenedCursor:
     return await world.run(world.cursors.open(ADA, name, start))
 
 
-async def test_a_cursor_is_made_at_the_end_of_the_log_or_where_it_is_told() -> None:
-    """The end is what a power cut cannot take back, and one behind it."""
+async def test_a_cursor_starts_at_the_end_of_the_log_or_at_a_given_offset() -> None:
+    """The end is one past the last record that survives a power cut."""
     world = SinkWorld()
     await publish(world, 3)
 
@@ -43,8 +43,8 @@ async def test_a_cursor_is_made_at_the_end_of_the_log_or_where_it_is_told() -> N
     assert OpenedCursor("day", 2, 2, created=True) == await opened(world, 2, "day")
 
 
-async def test_the_end_of_the_log_is_what_is_synced() -> None:
-    """Readers outside see no more: an offset behind it would be ahead of the log for them."""
+async def test_the_log_ends_for_readers_where_it_is_synced() -> None:
+    """External readers see no more: a later offset would be ahead of the log for them."""
     world = SinkWorld(wal={"fsync": "none"})
     await publish(world, 3)
 
@@ -55,8 +55,8 @@ async def test_the_end_of_the_log_is_what_is_synced() -> None:
     assert 5 == (await opened(world, None, "day")).initial
 
 
-async def test_a_cursor_that_is_there_stays_whatever_start_says() -> None:
-    """Spark asks for its first offset more than once, and must hear the same each time."""
+async def test_an_existing_cursor_stays_whatever_the_start() -> None:
+    """Spark asks for its first offset more than once, and must get the same each time."""
     world = SinkWorld()
     await publish(world, 3)
     await opened(world, None)
@@ -69,7 +69,7 @@ async def test_a_cursor_that_is_there_stays_whatever_start_says() -> None:
 
 
 async def test_a_cursor_is_durable_when_it_is_answered() -> None:
-    """Made, moved or removed: a restart knows."""
+    """Opened, moved or removed: the change survives a restart."""
     world = SinkWorld()
     await publish(world, 3)
     await opened(world, 1)
@@ -82,20 +82,20 @@ async def test_a_cursor_is_durable_when_it_is_answered() -> None:
 
 
 async def test_a_second_reader_waits_for_the_first_ones_record() -> None:
-    """What it is told must be as durable."""
+    """Its answer must be as durable as the first one's."""
     world = SinkWorld()
     first = asyncio.ensure_future(world.cursors.open(ADA, "night", None))
     second = asyncio.ensure_future(world.cursors.open(ADA, "night", None))
-    await world.let_be()
+    await world.run_without_log()
     assert not second.done()
-    await world.rest()
-    await world.let_be()
+    await world.finish_log()
+    await world.run_without_log()
 
     assert [True, False] == [(await first).created, (await second).created]
 
 
-async def test_a_cursor_moves_forward_only_and_not_behind_the_log() -> None:
-    """A late report changes nothing; one that cannot be true is refused."""
+async def test_a_cursor_moves_only_forward_and_not_past_the_log() -> None:
+    """A late report changes nothing; an impossible one is refused."""
     world = SinkWorld()
     await publish(world, 3)
     await opened(world, 2)
@@ -108,30 +108,32 @@ async def test_a_cursor_moves_forward_only_and_not_behind_the_log() -> None:
 
 
 async def test_the_list_says_how_far_behind_each_is() -> None:
-    """In ids, by name."""
+    """In ids, sorted by name."""
     world = SinkWorld()
     await publish(world, 3)
     await opened(world, 2)
     await opened(world, None, "day")
 
-    def row(name: str, place: int, lag: int) -> CursorState:
-        return CursorState(name=name, principal="ada", initial=place, position=place, lag=lag)
+    def row(name: str, position: int, lag: int) -> CursorState:
+        return CursorState(
+            name=name, principal="ada", initial=position, position=position, lag=lag
+        )
 
     assert [row("day", 5, 1), row("night", 2, 4)] == world.cursors.all()
 
 
-async def test_only_its_maker_and_administrators_use_a_cursor() -> None:
-    """Whoever moved it could have another reader's messages deleted."""
+async def test_only_its_owner_and_administrators_may_use_a_cursor() -> None:
+    """By moving it, others could let retention delete messages that the owner still needs."""
     world = SinkWorld()
     await publish(world, 3)
     await opened(world, 1)
-    for asked in (
+    for use in (
         world.cursors.open(BOB, "night", None),
         world.cursors.move(BOB, "night", 2),
         world.cursors.remove(BOB, "night"),
     ):
         with pytest.raises(NotAllowedError, match="use cursor 'night'"):
-            await asked
+            await use
 
     await world.run(world.cursors.move(OPS, "night", 2))
     assert 2 == (await world.run(world.cursors.open(OPS, "night", None))).position
@@ -149,10 +151,10 @@ async def test_only_its_maker_and_administrators_use_a_cursor() -> None:
         (Principal("p", publish=[], subscribe=[], grants=[Grant("a", {"publish"})]), False),
     ],
 )
-async def test_whoever_may_read_nothing_holds_nothing(
+async def test_a_principal_that_may_read_nothing_may_hold_nothing(
     principal: Principal, *, may: bool
 ) -> None:
-    """A cursor keeps the log from being deleted."""
+    """A cursor keeps retention from deleting the log."""
     world = SinkWorld()
     if may:
         assert (await world.run(world.cursors.open(principal, "c", None))).created
@@ -161,7 +163,7 @@ async def test_whoever_may_read_nothing_holds_nothing(
             await world.cursors.open(principal, "c", None)
 
 
-async def test_a_principal_that_is_gone_holds_nothing() -> None:
+async def test_a_deleted_principal_may_hold_nothing() -> None:
     """Its sessions may outlive it for a moment."""
     gone = Principal("p", publish=[], subscribe=["*"])
     gone.gone = True
@@ -172,12 +174,12 @@ async def test_a_principal_that_is_gone_holds_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["", 256 * "x", 128 * "ä", "\ud800"])
 async def test_names_are_bounded(name: str) -> None:
-    """They are kept in every snapshot, and shown."""
+    """Every snapshot holds them, and operators read them."""
     with pytest.raises(CursorError, match="1 to 255 bytes"):
         await SinkWorld().cursors.open(ADA, name, None)
 
 
-async def test_cursors_are_bounded_and_begin_inside_the_log() -> None:
+async def test_cursors_are_limited_in_number_and_start_inside_the_log() -> None:
     """The errors say what to do."""
     world = SinkWorld()
     for start in (-1, 2):
@@ -190,21 +192,21 @@ async def test_cursors_are_bounded_and_begin_inside_the_log() -> None:
 
 
 @pytest.mark.parametrize("verb", ["move", "remove"])
-async def test_a_cursor_that_is_not_there_is_told(verb: str) -> None:
-    """By its name."""
+async def test_an_unknown_cursor_is_an_error(verb: str) -> None:
+    """The error names it."""
     world = SinkWorld()
-    asked = {
+    calls = {
         "move": world.cursors.move(ADA, "night", 1),
         "remove": world.cursors.remove(ADA, "night"),
     }
     with pytest.raises(CursorError, match="cursor 'night': there is none"):
-        await asked.pop(verb)
-    for coroutine in asked.values():
+        await calls.pop(verb)
+    for coroutine in calls.values():
         coroutine.close()
 
 
-async def test_a_full_log_makes_no_cursor_and_lets_those_that_are_there_move() -> None:
-    """A reader that goes on gives room."""
+async def test_a_full_log_refuses_new_cursors_but_lets_existing_ones_move() -> None:
+    """A reader that moves on makes room."""
     world = SinkWorld()
     await publish(world, 3)
     await opened(world, 1)
@@ -219,8 +221,8 @@ async def test_a_full_log_makes_no_cursor_and_lets_those_that_are_there_move() -
     assert [("night", 3)] == [(c.name, c.position) for c in after.cursors.all()]
 
 
-async def test_a_cursor_that_the_log_refuses_is_not_there() -> None:
-    """Whoever asked for it is told."""
+async def test_a_cursor_that_the_log_refuses_does_not_exist() -> None:
+    """The caller gets an error."""
     world = SinkWorld()
     world.disk.fail("pwrite", errno.ENOSPC, nth=1)
     with pytest.raises(UnavailableError, match="no space"):
@@ -229,8 +231,8 @@ async def test_a_cursor_that_the_log_refuses_is_not_there() -> None:
     assert [] == world.cursors.all()
 
 
-async def test_before_recovery_and_while_it_ends_the_broker_is_not_available() -> None:
-    """Nothing is promised then."""
+async def test_cursors_are_unavailable_during_recovery_and_shutdown() -> None:
+    """The broker makes no promises then."""
     early = Cursors(lambda: None, lambda: None)
     with pytest.raises(UnavailableError, match="recovering"):
         early.all()
@@ -244,7 +246,7 @@ async def test_before_recovery_and_while_it_ends_the_broker_is_not_available() -
 async def test_retention_waits_for_a_cursor_unless_it_is_forced(
     *, force: bool, kept: bool
 ) -> None:
-    """With force the limits win, and the lag says what was lost to the reader."""
+    """With force the limits win, and the lag shows what the reader lost."""
     clock = FakeClock()
     world = SinkWorld(clock=clock, wal={"retention_hours": 1, "retention_force": force})
     await opened(world, 1)
@@ -254,18 +256,18 @@ async def test_retention_waits_for_a_cursor_unless_it_is_forced(
     for _ in range(3):  # a snapshot needs the one before it
         await publish(world, 1)
         world.engine.take_snapshot()
-        await world.rest()
+        await world.finish_log()
 
     assert kept == (world.wal.first_id == 1)
     if kept:
         await world.run(world.cursors.move(ADA, "night", 20))
         world.engine.take_snapshot()
-        await world.rest()
+        await world.finish_log()
         assert 1 < world.wal.first_id <= 20
 
 
-async def test_retention_goes_by_the_place_that_is_durable() -> None:
-    """A move that a crash takes back must find its messages."""
+async def test_retention_goes_by_the_durable_position() -> None:
+    """If a crash undoes a move, the reader must still find its messages."""
     clock = FakeClock()
     world = SinkWorld(clock=clock, wal={"retention_hours": 1})
     await opened(world, 1)
@@ -273,11 +275,11 @@ async def test_retention_goes_by_the_place_that_is_durable() -> None:
         await publish(world, 4, SEGMENT_BYTES // 4 * b"x")
     clock.advance(2 * HOUR_S)
     moving = asyncio.ensure_future(world.cursors.move(ADA, "night", 30))
-    await world.let_be()
+    await world.run_without_log()
     world.engine.take_snapshot()
     before = SinkWorld(world.disk.kill(), clock=clock)
     assert 1 == before.wal.first_id <= min(c.position for c in before.cursors.all())
-    await world.rest()
+    await world.finish_log()
     await moving
 
     after = SinkWorld(world.disk.kill(), clock=clock)

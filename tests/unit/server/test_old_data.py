@@ -1,7 +1,7 @@
-"""A data directory of an earlier version opens as it was left: with its snapshot, and without.
+"""A data directory of an earlier version opens unchanged, with its snapshot and without.
 
-The facts below were true when it was written, and every later version must find the same. They
-are read as a snapshot has them: its format is fixed, the names of the broker's parts are not.
+The facts below held when it was written, and every later version must find the same. The tests
+read them from a snapshot: its format is fixed, the names of the broker's parts are not.
 """
 
 import shutil
@@ -47,14 +47,14 @@ TOPICS: Final = {
 }
 
 SUBSCRIPTIONS: Final[dict[int, tuple[str, str, int, list[int], dict[int, int]]]] = {
-    # id: (topic, principal, newest hand-out, open messages of the topic, attempts)
+    # id: (topic, principal, newest delivery, open messages of the topic, attempts)
     1: ("orders", "ada", 10, [10, 11, 12, 13, 59, 92], {}),
     2: ("orders", "bob", 6, [7, 8, 9, 10, 11, 12, 13, 59, 92], {}),
     76: ("orders", "ada", 0, [92], {}),
 }
 
 QUEUES: Final = {
-    # name: (id, policy, lanes or the ledger: (newest hand-out, attempts, unsettled, open))
+    # name: (id, policy, lanes or the ledger: (newest delivery, attempts, unsettled, open))
     "dlq.orders": (16, [0, 0, 3, 0, False, "", 0, True], [(0, {}, 2, [17, 96])]),
     "work": (18, [0, 0, 3, 0, True, "", 3, True], [(79, {21: 2}, 5, [21, 23, 24, 78, 79])]),
     "dlq.work": (25, [0, 0, 3, 0, False, "", 0, True], [(0, {}, 0, [])]),
@@ -81,7 +81,7 @@ QUEUES: Final = {
 }
 
 FOLLOWERS: Final = {
-    # id: (topic, principal, key, id up to which it needs nothing)
+    # id: (topic, principal, key, id up to which it has everything)
     60: ("feed", "ada", bytes(range(1, 33)), 63),
     61: ("feed", "bob", bytes(range(101, 133)), 100),
 }
@@ -107,7 +107,7 @@ def rows_of(found: Recovered) -> dict[str, Any]:
 
 
 def open_ids(found: Recovered, topic: str, ranges: list[list[int]], priority: int) -> list[int]:
-    """Return the messages of a topic that are in none of the settled ranges."""
+    """Return the messages of a topic that lie in none of the settled ranges."""
     read = found.wal.read(
         0,
         topic=topic.encode(),
@@ -125,7 +125,7 @@ def open_ids(found: Recovered, topic: str, ranges: list[list[int]], priority: in
 
 @pytest.fixture(params=["with the snapshot", "the log alone"])
 def found(request: pytest.FixtureRequest, tmp_path: Path) -> Recovered:
-    """The directory, opened; what it says must be the same either way."""
+    """Return the recovered broker; its state must be the same either way."""
     directory = tmp_path / "data"
     shutil.copytree(ONE_ROOM, directory)
     if request.param == "the log alone":
@@ -134,7 +134,7 @@ def found(request: pytest.FixtureRequest, tmp_path: Path) -> Recovered:
 
 
 def test_topics_and_ids_are_as_they_were(found: Recovered) -> None:
-    """Every topic with its newest message; ids go on behind the last record."""
+    """Every topic with its newest message; ids continue after the last record."""
     rows = rows_of(found)
 
     assert TOPICS == {name: (last_id, count) for name, last_id, count in rows["topics"]}
@@ -143,16 +143,16 @@ def test_topics_and_ids_are_as_they_were(found: Recovered) -> None:
 
 
 def test_subscriptions_are_as_they_were(found: Recovered) -> None:
-    """What is not settled, what was handed out, and how often; one that ended is not there."""
+    """Unsettled messages, deliveries and attempts; a subscription that ended is gone."""
     actual = {
         number: (
             topic,
             principal,
-            handed_id,
+            delivered_id,
             open_ids(found, topic, ranges, -1),
             dict(attempts),
         )
-        for number, topic, principal, ranges, handed_id, attempts, _ in rows_of(found)[
+        for number, topic, principal, ranges, delivered_id, attempts, _ in rows_of(found)[
             "subscriptions"
         ]
     }
@@ -161,17 +161,17 @@ def test_subscriptions_are_as_they_were(found: Recovered) -> None:
 
 
 def test_queues_of_every_mode_are_as_they_were(found: Recovered) -> None:
-    """Lanes and ledgers: hand-outs, attempts, counts, and what is not settled."""
+    """Lanes and ledgers: deliveries, attempts, counts and unsettled messages."""
     actual = {}
     for number, name, _, policy, lanes in rows_of(found)["queues"]:
         facts = [
             (
-                handed_id,
+                delivered_id,
                 dict(attempts),
                 unsettled,
                 open_ids(found, name, ranges, at if len(lanes) > 1 else -1),
             )
-            for at, (ranges, handed_id, attempts, unsettled) in enumerate(lanes)
+            for at, (ranges, delivered_id, attempts, unsettled) in enumerate(lanes)
         ]
         actual[name] = (number, policy, facts)
 
@@ -179,22 +179,22 @@ def test_queues_of_every_mode_are_as_they_were(found: Recovered) -> None:
 
 
 def test_followers_are_as_they_were(found: Recovered) -> None:
-    """One went offline and has missed some; the other has all."""
+    """One went offline and missed some messages; the other has all."""
     rows = rows_of(found)["followers"]
 
     assert FOLLOWERS == {number: tuple(facts) for number, *facts in rows}
 
 
-def test_what_else_is_durable_is_as_it_was(found: Recovered) -> None:
-    """Dedup ids, cursors, the batches of sinks: done, and half appended."""
+def test_all_other_durable_state_is_as_it_was(found: Recovered) -> None:
+    """Dedup ids, cursors, and the batches of sinks: finished and half appended."""
     rows = rows_of(found)
 
     assert (DEDUP, CURSORS) == (rows["dedup"], rows["cursors"])
     assert (DONE, INTENT) == (rows["done"], rows["intent"])
 
 
-def test_a_snapshot_of_it_says_the_same(found: Recovered) -> None:
-    """What this version writes, it reads as what it was."""
+def test_a_new_snapshot_holds_the_same_state(found: Recovered) -> None:
+    """This version reads back what it writes."""
     before = rows_of(found)
     broker = type(found.broker)(found.broker.settings)
     last_id, data = state.snapshot(found.broker, NOW_US)

@@ -21,13 +21,13 @@ from tests.unit.columnar.logs import Row
 
 KEY = "dev-key"
 PATIENCE_S = 30
-NOBODY = "grpc://127.0.0.1:1"
-"""An address where nobody listens."""
+CLOSED_ENDPOINT = "grpc://127.0.0.1:1"
+"""An address where nothing listens."""
 
 
 @dataclass
 class Running:
-    """A broker that is up, as its clients see it."""
+    """A running broker, as its clients see it."""
 
     path: Path
     address: str
@@ -46,12 +46,16 @@ class Running:
         return {name.lower(): str(value) for name, value in given.items()}
 
     def rows(self) -> list[Row]:
-        """What the log has, read without the broker."""
+        """The rows of the log, read without the broker."""
         found: list[Row] = columnar.read(self.path, headers=True).to_pylist()
         return found
 
+    def values(self, topic: str) -> list[str]:
+        """The payloads on a topic, in order."""
+        return [row["value"].decode() for row in self.rows() if row["topic"] == topic]
+
     def publish(self, values: Sequence[str], topic: str = "t") -> int:
-        """Have messages in the log; return the offset behind the last one."""
+        """Publish messages; return the offset after the last one."""
         schema = pa.schema([("value", pa.string())])
         batch = pa.record_batch([pa.array(values, pa.string())], schema=schema)
         endpoint = self.endpoint()
@@ -79,7 +83,7 @@ def running(path: Path, port: int = 0, clock: FakeClock | None = None) -> Iterat
     def run() -> None:
         try:
             loop.run_until_complete(serve())
-        except BaseException as error:  # noqa: BLE001 - whoever waits has to know
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
             started.put(error)
         finally:
             loop.close()
@@ -97,7 +101,7 @@ def running(path: Path, port: int = 0, clock: FakeClock | None = None) -> Iterat
 
 
 class Waiting:
-    """Patience that says when it begins."""
+    """``patiently``, with an event that says when the wait begins."""
 
     def __init__(self) -> None:
         self.begun = Event()

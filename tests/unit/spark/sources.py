@@ -1,4 +1,4 @@
-"""Logs with everything in them, and reads of them as Spark does them, but without a JVM."""
+"""Logs with every kind of record, and reads as Spark performs them, but without a JVM."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ TOPICS = ("a", "b", "sensors/temp", "köln/straße-ß", "データ")
 
 
 def varied(count: int, first: int = 0) -> list[bytes]:
-    """Messages on several topics, with and without headers, empty ones, other records."""
+    """Make messages on several topics, with and without headers, and other records."""
     bodies = []
     for number in range(first, first + count):
         topic, payload = TOPICS[number % 5], b"%d" % number * (number % 7)
@@ -69,15 +69,15 @@ def read_batch(
     filters: Iterable[Filter] = (),
     **options: object,
 ) -> list[Row]:
-    """The rows of a batch read, planned and read as Spark does it."""
+    """Plan and perform a batch read as Spark does."""
     reader = batch_reader(path, schema, **options)
     reader.pushFilters(list(filters))
     return read_parts(reader, reader.partitions())
 
 
 @contextmanager
-def losing() -> Iterator[list[str]]:
-    """Have a list that has, behind the block, what it has logged as lost: as warnings only."""
+def logged_losses() -> Iterator[list[str]]:
+    """Yield a list that will hold the losses that the block has logged, all as warnings."""
     problems: list[str] = []
     with capture_logs() as lines:
         yield problems

@@ -16,8 +16,8 @@ from braidmq.spark.options import ReadOptions, WriteOptions
 from tests.unit.spark.running import KEY, Running
 
 
-def test_a_directory_is_read_and_an_endpoint_is_asked() -> None:
-    """Nothing is opened or connected for it."""
+def test_a_path_is_a_directory_log_and_an_address_an_endpoint() -> None:
+    """Nothing is opened or connected yet."""
     directory = log_of(ReadOptions(path=Path("/data")))
     remote = log_of(ReadOptions(endpoint="grpc://broker:1", api_key=KEY))
 
@@ -27,8 +27,8 @@ def test_a_directory_is_read_and_an_endpoint_is_asked() -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_process_of_spark_has_the_log_of_its_last_query_still() -> None:
-    """What it holds is there for the next one."""
+def test_a_spark_process_reuses_the_log_of_its_last_query() -> None:
+    """Its open segments serve the next query."""
     options = ReadOptions(path=Path("/data"))
     last = log_of(options)
     same = log_of(ReadOptions(path=Path("/data")))
@@ -39,18 +39,18 @@ def test_a_process_of_spark_has_the_log_of_its_last_query_still() -> None:
     assert last is not log_of(options)
 
 
-def test_whoever_is_no_process_of_spark_has_a_log_of_its_own() -> None:
-    """And closes it when it likes."""
+def test_each_call_outside_spark_has_its_own_log() -> None:
+    """The caller closes it."""
     options = ReadOptions(path=Path("/data"))
 
     assert log_of(options) is not log_of(options)
 
 
 @pytest.mark.usefixtures("forked")
-def test_what_a_process_of_spark_holds_is_bounded(
+def test_what_a_spark_process_holds_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what it may hold, which is nothing in a task of a cluster."""
+    """In a task on a cluster it may hold nothing."""
     bounds: list[int] = []
     monkeypatch.setattr(HeldSegments, "__init__", lambda _, most: bounds.append(most))
     for most in (7, 0, 8):
@@ -61,7 +61,7 @@ def test_what_a_process_of_spark_holds_is_bounded(
 
 
 def test_the_broker_on_a_directory_is_found(broker: Running) -> None:
-    """It says itself where it is."""
+    """It writes its address into the directory."""
     options = WriteOptions(path=broker.path, api_key=KEY)
 
     assert broker.address == running_at(broker.path)
@@ -81,14 +81,14 @@ def test_the_broker_on_a_directory_is_found(broker: Running) -> None:
 def test_an_address_to_listen_on_becomes_one_to_connect_to(
     tmp_path: Path, written: str, address: str
 ) -> None:
-    """All addresses of a machine are none; the scheme is said where it is not the plain one."""
+    """A wildcard becomes the loopback address; a scheme other than the plain one is kept."""
     (tmp_path / "run.json").write_text(json.dumps({"flight": written, "pid": 1}))
 
     assert address == running_at(tmp_path)
 
 
-def test_no_broker_may_be_one_soon(tmp_path: Path) -> None:
-    """So that is worth another try; a broker without the endpoint is not."""
+def test_a_broker_that_is_not_running_may_start_soon(tmp_path: Path) -> None:
+    """So a retry is worthwhile; for a broker without the endpoint it is not."""
     with pytest.raises(UnavailableError, match=f"no broker runs on {tmp_path}"):
         running_at(tmp_path)
     (tmp_path / "run.json").write_text('{"flight": null}')
@@ -100,7 +100,7 @@ def test_no_broker_may_be_one_soon(tmp_path: Path) -> None:
 
 
 class Broker:
-    """Answers after some failures."""
+    """A fake broker that answers after some failures."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -125,7 +125,7 @@ def test_an_unavailable_broker_is_asked_again() -> None:
 
 
 def test_patience_ends() -> None:
-    """With what the last call said; it is asked at least once."""
+    """With the error of the last call; there is at least one call."""
     broker = Broker(GONE, GONE)
     with pytest.raises(UnavailableError, match="gone"):
         patiently(broker.answer, 0)

@@ -24,7 +24,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "spark.md"
 
 
 def refusal(options: dict[str, str], kind: str = "any") -> str:
-    """The refusal of a read of a directory, or of something else if the options say it."""
+    """The error of a read from a directory, or from an endpoint if the options have one."""
     given = options if "endpoint" in options else {"path": "data"} | options
     with pytest.raises(OptionError) as found:
         {"any": parse, "batch": for_batch, "stream": for_stream}[kind](given)
@@ -38,19 +38,19 @@ def write_refusal(options: dict[str, str]) -> str:
 
 
 def test_only_the_path_is_needed() -> None:
-    """Everything else has a default; the path does not depend on where it is read."""
+    """Everything else has a default; the path is made absolute."""
     assert ReadOptions(path=Path.cwd() / "data") == parse({"path": "data"})
 
 
-def test_names_are_told_apart_without_their_case() -> None:
-    """Spark hands them over in small letters, people write them as they like."""
+def test_names_are_case_insensitive() -> None:
+    """Spark passes them in lower case, and users write them as they like."""
     expected = parse({"path": "/d", "includeHeaders": "true"})
 
     assert expected == parse({"PATH": "/d", "includeheaders": "TRUE"})
 
 
 def test_the_page_has_every_option_and_no_other() -> None:
-    """What is refused as unknown is not promised, and the other way round."""
+    """The errors about unknown options list the same ones."""
     text = PAGE.read_text("utf-8")
     section = text[text.index("## Options") : text.index("## What is promised")]
     writes = text[text.index("| option of a write") : text.index("| `value` | binary or")]
@@ -63,7 +63,7 @@ def test_the_page_has_every_option_and_no_other() -> None:
 
 
 def test_each_option_has_its_meaning() -> None:
-    """As the table of the documentation says."""
+    """As the table in the documentation says."""
     expected = ReadOptions(
         endpoint="grpc://broker:8815",
         api_key=SECRET,
@@ -104,8 +104,8 @@ def test_each_option_has_its_meaning() -> None:
     assert 7 == parse({"path": "d", "maxBytesPerTrigger": "7"}).trigger_bytes
 
 
-def test_what_belongs_to_spark_is_let_through() -> None:
-    """A query's own options reach its source, too."""
+def test_sparks_own_options_are_let_through() -> None:
+    """The options of a query reach its source too."""
     options = {"path": "d", "checkpointLocation": "c", "queryName": "q"}
 
     assert parse({"path": "d"}) == parse(options)
@@ -113,7 +113,7 @@ def test_what_belongs_to_spark_is_let_through() -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("minPartitions", "²"), ("path", "")])
 def test_a_bad_value_is_refused_with_name_value_and_fix(option: str, value: str) -> None:
-    """Whoever reads the error knows what to change."""
+    """The user then knows what to change."""
     text = refusal({option: value})
 
     assert text.startswith(f"option {option}: '{value}' ")
@@ -132,8 +132,8 @@ def test_a_bad_value_is_refused_with_name_value_and_fix(option: str, value: str)
         ("zzz", "there are: path, endpoint, apiKey, subscribe, "),
     ],
 )
-def test_an_unknown_option_is_refused_with_what_may_be_meant(option: str, hint: str) -> None:
-    """A misspelt option that is passed over would be a read of something else."""
+def test_an_unknown_option_is_refused_with_a_hint(option: str, hint: str) -> None:
+    """If it were ignored, the query would read something else."""
     text = refusal({option: "x"})
 
     assert text.startswith(
@@ -143,7 +143,7 @@ def test_an_unknown_option_is_refused_with_what_may_be_meant(option: str, hint: 
 
 
 def test_a_log_is_needed_and_only_one() -> None:
-    """Nothing is read from the working directory by accident, nor from one of two places."""
+    """Nothing is read from the working directory by accident, or from either of two places."""
     with pytest.raises(OptionError, match="option path: '' is missing; name the broker's"):
         parse({})
     both = refusal(FLIGHT | {"path": "data"})
@@ -152,7 +152,7 @@ def test_a_log_is_needed_and_only_one() -> None:
 
 
 @pytest.mark.parametrize("given", [{"endpoint": "grpc://h:1"}, {"path": "d", "groupId": "g"}])
-def test_the_broker_asks_for_a_key(given: dict[str, str]) -> None:
+def test_the_broker_requires_a_key(given: dict[str, str]) -> None:
     """For a read over the network, and for a cursor; a directory alone needs none."""
     assert refusal(given).startswith("option apiKey: '' is missing; ")
     assert refusal({"apiKey": SECRET}).startswith("option apiKey: '***' has no effect; ")
@@ -160,7 +160,7 @@ def test_the_broker_asks_for_a_key(given: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("option", ["api_key", "apikeys", "braidmq.token", "password"])
 def test_a_secret_is_not_repeated(option: str) -> None:
-    """Neither by the description of a read, nor where its option is misspelt."""
+    """Neither in the representation of options, nor where its option is misspelt."""
     assert SECRET not in repr(parse(FLIGHT))
     assert SECRET not in repr(for_write(FLIGHT))
     assert SECRET not in refusal(FLIGHT | {option: SECRET})
@@ -181,7 +181,7 @@ def test_a_secret_is_not_repeated(option: str) -> None:
 def test_options_that_do_not_go_together_are_refused(
     options: dict[str, str], refused: str
 ) -> None:
-    """Neither of them wins in silence."""
+    """Neither of them wins silently."""
     assert refusal(options).startswith(f"option {refused}: ")
 
 
@@ -199,10 +199,10 @@ def test_options_that_do_not_go_together_are_refused(
         ({"endingTimestamp": "5", "startingOffsets": "1"}, "stream"),
     ],
 )
-def test_what_is_for_the_other_kind_of_read_is_refused(
+def test_options_for_the_other_kind_of_read_are_refused(
     options: dict[str, str], kind: str
 ) -> None:
-    """It would do nothing, or leave nothing."""
+    """They would have no effect, or leave nothing to read."""
     option, value = next(iter(options.items()))
 
     assert refusal(options, kind).startswith(f"option {option}: '{value}' ")
@@ -223,7 +223,7 @@ def test_a_stream_does_not_start_at_a_latest_that_moves(options: dict[str, str])
 
 @pytest.mark.parametrize("options", LATEST_TEXTS)
 def test_a_group_pins_latest(options: dict[str, str]) -> None:
-    """For all topics, because a cursor has one place; so it is the default as Kafka's."""
+    """For all topics, because a cursor has one position; so it is the default, as in Kafka."""
     mixed = '{"a":{"0":-1},"b":{"0":5}}'
 
     assert LATEST == for_stream(GROUP | options).start
@@ -231,21 +231,21 @@ def test_a_group_pins_latest(options: dict[str, str]) -> None:
 
 
 def test_a_batch_goes_from_earliest_to_latest() -> None:
-    """Unless told otherwise."""
+    """Unless the options say otherwise."""
     options = for_batch({"path": "d"})
 
     assert (EARLIEST, LATEST) == (options.start, options.end)
 
 
 def test_a_time_wins_over_offsets() -> None:
-    """So a stream with a time to start from does not start at latest."""
+    """So a stream with a starting timestamp does not start at latest."""
     options = for_stream({"path": "d", "startingTimestamp": "5"})
 
     assert 5000 == options.start_us
 
 
 def test_topics_are_wanted_by_name_or_by_whole_pattern() -> None:
-    """Or all of them."""
+    """By default all of them are."""
     assert wants(parse({"path": "d"}), "any")
     assert wants(parse({"path": "d", "subscribe": "a,b"}), "b")
     assert not wants(parse({"path": "d", "subscribe": "a,b"}), "c")
@@ -253,8 +253,8 @@ def test_topics_are_wanted_by_name_or_by_whole_pattern() -> None:
     assert not wants(parse({"path": "d", "subscribePattern": "a+"}), "aab")
 
 
-def test_a_write_is_told_where_to_and_which_topic() -> None:
-    """Everything but the broker and the key to it may be left out."""
+def test_the_options_of_a_write_have_their_meaning() -> None:
+    """Everything but the broker and its key may be left out."""
     given = {"topic": "out", "sinkId": "s", "checkpointLocation": "c"}
     full = WriteOptions(endpoint="grpc://broker:8815", api_key=SECRET, topic="out", sink_id="s")
 
@@ -279,6 +279,6 @@ def test_a_write_is_told_where_to_and_which_topic() -> None:
         ),
     ],
 )
-def test_a_write_that_cannot_be_is_refused(given: dict[str, str], refused: str) -> None:
-    """With the option's name, its value and the fix."""
+def test_an_invalid_write_is_refused(given: dict[str, str], refused: str) -> None:
+    """The error has the option's name, its value and the fix."""
     assert write_refusal(given).startswith(f"option {refused}")

@@ -1,4 +1,4 @@
-"""Making the format known, to a session that only takes note; a real one has its own tests."""
+"""Registering the format with a fake session; tests/integration/spark has a real one."""
 
 import sys
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from pyspark.errors import PySparkAttributeError, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import pyspark_braidmq
-from braidmq import spark as room
+from braidmq import spark as package
 from braidmq.spark.reading.cursors import CursorListener
 from braidmq.spark.runtime.workers import ONE_MACHINE
 from braidmq.spark.sessions import FILTER_PUSHDOWN, REDACTED, register
@@ -17,7 +17,7 @@ from braidmq.spark.source import BraidSource, FilteringBraidSource
 
 
 class Shared(dict[str, str]):
-    """A map that threads may share."""
+    """A fake of Java's map that threads may share."""
 
 
 JAVA = SimpleNamespace(
@@ -94,31 +94,31 @@ def test_filters_are_pushed_down() -> None:
     assert [FilteringBraidSource] == session.registered
 
 
-def test_where_the_configuration_cannot_be_changed_filters_are_not_pushed_down() -> None:
-    """A reader that could would fail."""
+def test_filters_are_not_pushed_down_where_the_configuration_is_fixed() -> None:
+    """Spark would reject a reader that takes filters."""
     assert [BraidSource] == registered(Session(deny=True)).registered
 
 
-def test_keys_are_left_out_of_plans_besides_what_was_left_out_before() -> None:
-    """Spark prints a query's options with every error of it."""
+def test_keys_are_redacted_besides_what_was_redacted_before() -> None:
+    """Spark prints a query's options with each of its errors."""
     assert "(?i)apikey|(?i)url" == registered(Session()).set[REDACTED]
 
 
-def test_a_session_is_listened_to_once() -> None:
-    """However often the format is registered; each session by itself."""
+def test_each_session_has_one_listener() -> None:
+    """However often the format is registered."""
     session, other = registered(registered(Session())), registered(Session())
 
     assert [CursorListener] == [type(found) for found in session.listeners]
     assert 1 == len(other.listeners)
 
 
-def test_the_session_is_made_the_active_one_first() -> None:
-    """To make a frame does that; Spark registers, and finds, in the active one."""
+def test_the_session_becomes_the_active_one_first() -> None:
+    """Creating a frame does that; Spark registers formats in the active session."""
     assert [0] == registered(Session()).made_before
 
 
-def test_streams_may_begin_at_once() -> None:
-    """The format's environment is shared by threads; that of everything else stays."""
+def test_streams_may_start_concurrently() -> None:
+    """Threads can share the format's environment; the context's own does not change."""
     session = registered(Session())
 
     assert [Shared({"A": "1", ONE_MACHINE: "1"})] == session.environments
@@ -137,11 +137,11 @@ def test_streams_may_begin_at_once() -> None:
         ("yarn", False),
     ],
 )
-def test_executors_that_are_part_of_the_driver_are_told_so(
+def test_executors_inside_the_driver_are_marked(
     master: str,
     expected: bool,
 ) -> None:
-    """In the environment of their Python processes; what else is in it stays."""
+    """In the environment of their Python processes, whose other variables stay."""
     environment = registered(Session(master=master)).sparkContext.environment
 
     assert expected == (ONE_MACHINE in environment)
@@ -149,7 +149,7 @@ def test_executors_that_are_part_of_the_driver_are_told_so(
 
 
 def test_with_spark_connect_the_format_is_registered_without_a_listener() -> None:
-    """And with its filters; workers, and what a thread's session is, are the server's."""
+    """Filters are pushed down; workers and active sessions are the server's."""
     session = registered(ConnectSession())
 
     assert [FilteringBraidSource] == session.registered
@@ -160,12 +160,12 @@ def test_with_spark_connect_the_format_is_registered_without_a_listener() -> Non
 
 
 def test_local_workers_run_this_python() -> None:
-    """And not whichever python3 is on the path, which may know nothing of braidmq."""
+    """Not whichever python3 is on the path, which may not have braidmq."""
     assert sys.executable == registered(Session()).sparkContext.pythonExec
 
 
-def test_a_python_that_was_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the configuration, by the environment, or by being a cluster's."""
+def test_a_chosen_python_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen by the configuration, by the environment or by a cluster."""
     chosen = registered(Session(spark_pyspark_python="/opt/python"))
     cluster = registered(Session(master="spark://host:7077"))
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
@@ -175,12 +175,12 @@ def test_a_python_that_was_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_spark_finds_the_format_by_itself() -> None:
-    """Without its filters: nobody has turned them on."""
+    """Without filters: their configuration is off by default."""
     assert BraidSource is pyspark_braidmq.DefaultSource
 
 
-def test_the_room_shows_what_users_need() -> None:
-    """And nothing that is not there."""
-    assert register is room.register
+def test_the_package_exports_what_users_need() -> None:
+    """Any other name raises an AttributeError."""
+    assert register is package.register
     with pytest.raises(AttributeError, match="has no attribute 'sesion'"):
-        _ = room.sesion
+        _ = package.sesion

@@ -1,4 +1,4 @@
-"""The environment of a session; the session itself is tested with a real one."""
+"""The environment of a session; tests/integration/spark has real sessions."""
 
 import atexit
 import os
@@ -33,8 +33,8 @@ def test_java_and_python_are_those_that_were_found() -> None:
     assert ("/jdk", sys.executable) == (os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"])
 
 
-def test_a_python_that_was_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And none is chosen for a cluster, whose machines have their own."""
+def test_a_chosen_python_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is chosen for a cluster, whose machines have their own."""
     prepare_environment("spark://host:7077")
     assert "PYSPARK_PYTHON" not in os.environ
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
@@ -42,7 +42,7 @@ def test_a_python_that_was_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None
     assert "/opt/python" == os.environ["PYSPARK_PYTHON"]
 
 
-def test_no_java_is_told_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Spark says something less helpful."""
     monkeypatch.setattr(sessions, "find_java", lambda: None)
 
@@ -56,7 +56,7 @@ DIRECTORY = "spark.python.unix.domain.socket.dir"
 
 @pytest.fixture
 def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., object]]:
-    """What is to be done when the process ends."""
+    """The functions that were registered to run when the process ends."""
     registered: list[Callable[..., object]] = []
     monkeypatch.setattr(
         atexit,
@@ -67,15 +67,15 @@ def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., object]]:
 
 
 def short_directory(monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = Path(tempfile.mkdtemp(dir="/tmp"))  # those of tests are long
+    directory = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's are too long for sockets
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     return directory
 
 
-def test_sockets_are_where_only_their_owner_may_go(
+def test_only_their_owner_can_reach_the_sockets(
     monkeypatch: pytest.MonkeyPatch, at_exit: list[Callable[..., object]]
 ) -> None:
-    """Spark asks nobody who connects to one for a secret; and nothing is left behind."""
+    """Spark does not authenticate clients of a socket; nothing is left at exit."""
     around = short_directory(monkeypatch)
     found = local_sockets("local[2,4]")
     directory = Path(found[DIRECTORY])
@@ -96,7 +96,7 @@ def test_sockets_are_where_only_their_owner_may_go(
 
 
 def test_a_cluster_keeps_to_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its machines do not have the directory."""
+    """Its machines do not share the directory."""
     around = short_directory(monkeypatch)
 
     assert {} == local_sockets("spark://host:7077")
@@ -108,7 +108,7 @@ def test_a_cluster_keeps_to_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_path_that_is_too_long_for_sockets_means_tcp(
     monkeypatch: pytest.MonkeyPatch, at_exit: list[Callable[..., object]], over: int
 ) -> None:
-    """Spark would not start. The longest that is not too long can be listened at."""
+    """Spark would not start; a path of the greatest allowed length can be bound."""
     around = short_directory(monkeypatch)
     name = f".{'x' * 36}.sock"
     free = SOCKET_PATH_BYTES_MAX - len(f"{around}//braidmq-12345678/{name}")
@@ -125,7 +125,7 @@ def test_a_path_that_is_too_long_for_sockets_means_tcp(
     shutil.rmtree(around)
 
 
-def test_where_there_are_no_such_sockets_it_is_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_are_no_unix_sockets_tcp_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows."""
     monkeypatch.delattr(socket, "AF_UNIX")
 

@@ -1,4 +1,4 @@
-"""The format: which reader it makes of which options and schema."""
+"""The format: which readers and writers it makes from options and schemas."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ SINK = {"endpoint": "grpc://127.0.0.1:1", "apikey": "s3cret", "topic": "out"}
 
 
 def test_the_format_has_a_name() -> None:
-    """What users write."""
+    """It is the one that users pass to format()."""
     assert {"braidmq"} == {BraidSource.name(), FilteringBraidSource.name()}
 
 
@@ -42,7 +42,7 @@ def test_readers_are_of_the_kind_that_was_registered() -> None:
     assert StreamReader is type(BraidSource(given).streamReader(OFFSET))
 
 
-def test_options_are_judged_as_soon_as_the_schema_is_asked_for() -> None:
+def test_options_are_checked_as_soon_as_the_schema_is_needed() -> None:
     """That is, by load()."""
     with pytest.raises(OptionError, match="option pth"):
         source(Path("data"), pth="x").schema()
@@ -50,15 +50,15 @@ def test_options_are_judged_as_soon_as_the_schema_is_asked_for() -> None:
         source(Path("data")).streamReader(OFFSET)
 
 
-def test_a_schema_of_the_user_is_what_is_read(tmp_path: Path) -> None:
-    """As a projection."""
+def test_a_schema_from_the_user_is_what_is_read(tmp_path: Path) -> None:
+    """It is a projection."""
     path = write_log(tmp_path, varied(20))
 
     assert [{"offset": row["offset"]} for row in plain_rows(path)] == read_batch(path, OFFSET)
 
 
-def test_writers_append_and_do_nothing_else() -> None:
-    """What was published cannot be taken back; they are made without asking the broker."""
+def test_writers_only_append() -> None:
+    """Published messages cannot be replaced; the broker is not contacted yet."""
     found = BraidSource(SINK)
 
     assert BatchWriter is type(found.writer(VALUE, overwrite=False))
@@ -69,8 +69,8 @@ def test_writers_append_and_do_nothing_else() -> None:
         found.streamWriter(VALUE, overwrite=True)
 
 
-def test_what_is_written_is_judged_when_it_is_planned() -> None:
-    """Options and columns; no task is started for nothing."""
+def test_a_write_is_checked_when_it_is_planned() -> None:
+    """Both options and columns, before any task is started."""
     with pytest.raises(OptionError, match="option topik"):
         BraidSource(SINK | {"topik": "x"}).writer(VALUE, overwrite=False)
     with pytest.raises(ConfigError, match="column value: is missing"):
@@ -86,7 +86,7 @@ OURS = ",qos:int,priority:string,origin:string"
 
 
 def test_columns_are_kafkas_in_kafkas_order() -> None:
-    """Then ours."""
+    """Ours follow."""
     plain, headed = spark_schema(ReadOptions()), spark_schema(ReadOptions(headers=True))
 
     assert f"{KAFKAS}{OURS}>" == plain.simpleString()
@@ -100,7 +100,7 @@ def test_columns_are_kafkas_in_kafkas_order() -> None:
         ReadOptions(schema_id="control.Command", key_file=Path("k")),
     ],
 )
-def test_arrow_types_come_back_exactly(options: ReadOptions) -> None:
+def test_arrow_types_survive_a_round_trip_exactly(options: ReadOptions) -> None:
     """Spark compares what is read with what was declared, type by type."""
     back = to_arrow_schema(spark_schema(options), timezone="UTC")
 
@@ -108,7 +108,7 @@ def test_arrow_types_come_back_exactly(options: ReadOptions) -> None:
 
 
 def test_a_projection_is_its_names_in_their_order() -> None:
-    """Headers may be among them, though they were not asked for; so may nothing."""
+    """They may include headers without includeHeaders, and may be empty."""
     whole = spark_schema(ReadOptions(headers=True))
     chosen = StructType([whole["offset"], whole["headers"], whole["topic"]])
 
@@ -126,7 +126,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("fields", "problem"), BAD)
-def test_what_is_no_projection_is_refused(fields: list[StructField], problem: str) -> None:
-    """With what there is instead."""
+def test_an_invalid_projection_is_refused(fields: list[StructField], problem: str) -> None:
+    """The error says what is wrong with it."""
     with pytest.raises(OptionError, match=problem):
         column_names(StructType(fields), ReadOptions())

@@ -1,4 +1,4 @@
-"""Values of options: what each text means, and how it is refused."""
+"""Values of options: what each text means, and how a bad one is refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ MEANINGS = [
 def test_a_text_has_its_meaning(
     parser: Callable[[str, str], object], text: str, value: object
 ) -> None:
-    """As the table of the documentation says; paths do not depend on where they are read."""
+    """As the table in the documentation says; paths are made absolute."""
     assert value == parser("x", text)
 
 
@@ -94,7 +94,7 @@ BAD = [
 def test_a_bad_text_is_refused_with_name_value_and_fix(
     parser: Callable[[str, str], object], text: str
 ) -> None:
-    """Whoever reads the error knows what to change; a long value is cut."""
+    """The user then knows what to change; a long value is truncated."""
     shown = repr(text)[:40].rstrip("'")
     with pytest.raises(OptionError) as found:
         parser("someOption", text)
@@ -109,8 +109,8 @@ NOT_CANONICAL = "f5" + "ff" * 31
 
 
 @pytest.mark.parametrize("text", [LOW_ORDER, NOT_CANONICAL, "secret"])
-def test_a_trusted_key_that_is_none_is_refused_without_a_word_of_it(text: str) -> None:
-    """By its number: somebody may have given a private one."""
+def test_an_invalid_trusted_key_is_refused_without_repeating_it(text: str) -> None:
+    """The error has only its number: it may be a private key."""
     with pytest.raises(OptionError) as found:
         values.public_keys("trustedKeys", f"{KEY}, {text}")
 
@@ -131,8 +131,8 @@ def test_a_key_in_place_of_its_file_is_not_repeated() -> None:
     assert Path("/a/key") == values.key_file("privateKeyFile", "/a/key")
 
 
-def test_what_is_found_out_later_is_told_as_of_its_option() -> None:
-    """And what is told so already stays."""
+def test_a_problem_that_is_found_later_is_reported_with_its_option() -> None:
+    """An error that already names an option stays as it is."""
     with (
         pytest.raises(OptionError, match=r"^option a: 'v' cannot be used: it is bad; do b$"),
         values.refused_as("a", "v", "do b"),
@@ -143,7 +143,7 @@ def test_what_is_found_out_later_is_told_as_of_its_option() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "köln-1", "s3 cret", "s3cret\n"])
-def test_a_key_that_is_none_is_refused_without_a_word_of_it(text: str) -> None:
+def test_an_invalid_api_key_is_refused_without_repeating_it(text: str) -> None:
     """Errors are logged."""
     with pytest.raises(OptionError) as found:
         values.api_key("apiKey", text)

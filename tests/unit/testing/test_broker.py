@@ -1,4 +1,4 @@
-"""The broker in a test's own process."""
+"""The broker that runs in the process of a test."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_two_brokers_run_side_by_side() -> None:
-    """Free ports and a directory of its own each."""
+    """Each has free ports and its own directory."""
     async with running_broker() as one, running_broker() as two:
         assert one.address() != two.address()
         assert one.data_dir != two.data_dir
@@ -20,8 +20,8 @@ async def test_two_brokers_run_side_by_side() -> None:
             assert (0, 0, 0, 0, 0) == await other.stats()
 
 
-async def test_a_throw_away_log_is_thrown_away() -> None:
-    """Nothing is left on the machine."""
+async def test_a_temporary_log_is_removed() -> None:
+    """Nothing is left on disk."""
     async with running_broker() as broker:
         directory = broker.data_dir
         assert directory.exists()
@@ -29,16 +29,16 @@ async def test_a_throw_away_log_is_thrown_away() -> None:
     assert not directory.exists()
 
 
-async def test_a_directory_that_was_given_is_kept(tmp_path: Path) -> None:
-    """So that a test can start again on it."""
+async def test_a_given_directory_is_kept(tmp_path: Path) -> None:
+    """So that a test can start another broker on it."""
     async with running_broker(data_dir=tmp_path) as broker, connected(broker) as peer:
         subscription = await peer.subscribe("t")
     async with running_broker(data_dir=tmp_path) as broker, connected(broker) as peer:
         assert None is await peer.poll(subscription)
 
 
-async def test_settings_are_those_of_a_file() -> None:
-    """And what is not said stays as it is for tests: development mode, any free port."""
+async def test_settings_are_those_of_a_configuration_file() -> None:
+    """Other settings keep the defaults for tests: development mode, any free port."""
     settings: dict[str, object] = {
         "delivery": {"max_retries": 2},
         "blip": {"subscription_lease_s": 9},
@@ -51,15 +51,15 @@ async def test_settings_are_those_of_a_file() -> None:
         assert 0 != broker.address()[1]
 
 
-async def test_a_listener_that_is_off_has_no_address() -> None:
-    """A test that asks for it has a mistake in it."""
+async def test_a_disabled_listener_has_no_address() -> None:
+    """Asking for it is a mistake in the test."""
     async with running_broker(config={"http": {"enabled": False}}) as broker:
         with pytest.raises(AssertionError, match="http is off"):
             broker.address("http")
 
 
-async def test_the_url_is_what_the_client_takes() -> None:
-    """Strand, key and address."""
+async def test_the_url_can_be_passed_to_the_client() -> None:
+    """It holds strand, key and address."""
     async with running_broker() as broker:
         host, port = broker.address()
 
@@ -67,8 +67,8 @@ async def test_the_url_is_what_the_client_takes() -> None:
         assert f"blip://other@{host}:{port}" == broker.url(key="other")
 
 
-async def test_a_qumbed_client_is_told_what_to_pin() -> None:
-    """The address has the fingerprint; the gateway's key is there to compare with."""
+async def test_the_qumbed_url_contains_the_fingerprint() -> None:
+    """The gateway's public key is available for comparison."""
     async with running_broker() as broker:
         host, port = broker.address("qumbed")
         facts = broker.daemon.ready_facts()

@@ -1,4 +1,4 @@
-"""Clients that keep a ledger, frame by frame, without a broker."""
+"""Blip clients that keep a ledger, frame by frame, without a broker."""
 
 from random import Random
 
@@ -34,22 +34,22 @@ def deliver(consumer: Consumer, tag: int = TAG) -> None:
     consumer.receive(frames.PUBLISH, tag, payload)
 
 
-def test_a_publisher_notes_an_attempt_before_it_is_sent() -> None:
-    """The ledger knows of every publish, and a PONG confirms those that were not refused."""
+def test_a_publisher_records_an_attempt_before_sending_it() -> None:
+    """The ledger has every publish; a PONG confirms those that were not refused."""
     sent: list[bytes] = []
     scene = Scene(Random(1), Ledger())
     publisher = Publisher(scene, "p1", sent.append)
     publisher.publish(["orders", "orders", "events"])
     publisher.receive(frames.NACK, 2, messages.encode_nack(2, 500, "no")[13:])
     publisher.receive(frames.PONG, 3, b"")
-    told = summarize(scene.ledger)
+    summary = summarize(scene.ledger)
 
     assert [frames.PUBLISH] * 3 + [frames.PING] == [kind for kind, _, _ in frames_of(sent)[2:]]
-    assert (3, 2, 1) == (told.attempted, told.confirmed, told.refused)
+    assert (3, 2, 1) == (summary.attempted, summary.confirmed, summary.refused)
 
 
-def test_a_settled_delivery_is_one_whose_acknowledgement_was_confirmed() -> None:
-    """Only the PONG behind an ACK settles, and not when the ACK was refused."""
+def test_a_delivery_is_settled_when_its_acknowledgement_is_confirmed() -> None:
+    """Only the PONG after an ACK settles it, unless the ACK was refused."""
     consumer = subscribed([])
     deliver(consumer, 8)
     deliver(consumer, 9)
@@ -63,8 +63,8 @@ def test_a_settled_delivery_is_one_whose_acknowledgement_was_confirmed() -> None
     assert 9 == consumer.scene.ledger.events[-1].number
 
 
-def test_an_unknown_subscription_is_noted_and_made_anew() -> None:
-    """A 404 to a POLL is told to the ledger; the consumer subscribes again."""
+def test_an_unknown_subscription_is_recorded_and_replaced() -> None:
+    """After a 404 to a POLL, the consumer records it and subscribes again."""
     sent: list[bytes] = []
     consumer = subscribed(sent)
     consumer.ask(1)
@@ -77,8 +77,8 @@ def test_an_unknown_subscription_is_noted_and_made_anew() -> None:
     assert frames.SUBSCRIBE == frames_of(sent)[-1][0]
 
 
-def test_nobody_acts_before_dead_letters_have_a_reader() -> None:
-    """The letter of a message that is given up on must find a subscription."""
+def test_dead_letter_consumers_join_before_all_other_clients() -> None:
+    """A dead letter must find a subscription."""
     scene = Scene(Random(1), Ledger())
     letters = [plan for plan in PLANS if plan.topic.startswith("dlq.")]
 

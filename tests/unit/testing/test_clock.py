@@ -1,11 +1,11 @@
-"""The clock that tests move."""
+"""The fake clock of tests."""
 
 import pytest
 
 from braidmq.testing.clock import FakeClock
 
 
-def test_it_stands_still_until_it_is_moved() -> None:
+def test_the_clock_stands_still_until_it_is_advanced() -> None:
     """Seconds in, microseconds out."""
     clock = FakeClock(10)
     assert [10, 10] == [clock.now_us(), clock.now_us()]
@@ -14,8 +14,8 @@ def test_it_stands_still_until_it_is_moved() -> None:
     assert 1_500_010 == clock.now_us()
 
 
-def test_whoever_watches_sees_the_new_time() -> None:
-    """Watchers are called after the move, in the order in which they came."""
+def test_watchers_see_the_new_time() -> None:
+    """They are called after the clock has advanced, in the order they were added."""
     clock = FakeClock(0)
     seen: list[tuple[str, int]] = []
     clock.watch(lambda: seen.append(("one", clock.now_us())))
@@ -25,7 +25,7 @@ def test_whoever_watches_sees_the_new_time() -> None:
     assert [("one", 2_000_000), ("two", 2_000_000)] == seen
 
 
-def test_it_does_not_go_back() -> None:
-    """A test that turns it back has a mistake in it."""
+def test_the_clock_does_not_go_back() -> None:
+    """Turning it back is a mistake in the test."""
     with pytest.raises(AssertionError):
         FakeClock().advance(-1)

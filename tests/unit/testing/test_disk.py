@@ -1,4 +1,4 @@
-"""The fake disk: it loses what a real one may lose, and nothing else."""
+"""The fake disk: it loses what a real disk may lose, and nothing else."""
 
 import errno
 from random import Random
@@ -12,8 +12,8 @@ from braidmq.wal.disk import File, Files
 SEEDS = range(200)
 
 
-def made(content: bytes = b"") -> tuple[FakeDisk, File]:
-    """Return a disk with one durable file."""
+def disk_with_file(content: bytes = b"") -> tuple[FakeDisk, File]:
+    """Return a disk with one durable file, and that file."""
     disk = FakeDisk()
     file = disk.open("f", write=True, create=True)
     file.pwrite(content, 0)
@@ -27,8 +27,8 @@ def survivors(disk: FakeDisk) -> set[bytes | None]:
     return {after.content("f") if after.exists("f") else None for after in crashed}
 
 
-def test_it_keeps_the_protocol() -> None:
-    """The log's Protocols are what it offers."""
+def test_the_disk_implements_the_protocols_of_the_log() -> None:
+    """The type checker accepts it as `Files`, and its files as `File`."""
     files: Files = FakeDisk()
     file: File = files.open("f", write=True, create=True)
 
@@ -36,8 +36,8 @@ def test_it_keeps_the_protocol() -> None:
 
 
 def test_synced_bytes_survive_every_crash() -> None:
-    """After fsync or fdatasync a power cut takes nothing."""
-    disk, file = made(b"a" * 3000)
+    """After fsync or fdatasync a power cut loses nothing."""
+    disk, file = disk_with_file(b"a" * 3000)
     file.pwrite(b"b" * 100, 1000)
     file.fdatasync()
 
@@ -45,8 +45,8 @@ def test_synced_bytes_survive_every_crash() -> None:
 
 
 def test_unsynced_sectors_survive_in_any_combination() -> None:
-    """Of two written sectors none, either or both may be there, and one may be torn."""
-    disk, file = made(b"a" * 2 * SECTOR_BYTES)
+    """Of two written sectors none, either or both may survive, and one may be torn."""
+    disk, file = disk_with_file(b"a" * 2 * SECTOR_BYTES)
     file.pwrite(b"b" * 2 * SECTOR_BYTES, 0)
     found = {content for content in survivors(disk) if content}
     old, new = b"a" * SECTOR_BYTES, b"b" * SECTOR_BYTES
@@ -57,22 +57,22 @@ def test_unsynced_sectors_survive_in_any_combination() -> None:
     assert all(c.rstrip(b"a").startswith(b"b" * c.count(b"b", 0, 9)) for c in torn)
 
 
-def test_the_size_may_be_old_new_or_between() -> None:
-    """What was not synced may be missing, cut, or there as zeros."""
-    disk, file = made(b"a")
+def test_the_size_may_be_old_new_or_in_between() -> None:
+    """Unsynced bytes may be missing, cut off, or replaced by zeros."""
+    disk, file = disk_with_file(b"a")
     file.pwrite(b"b" * 2000, 1)
     sizes = {len(content) for content in survivors(disk) if content}
     assert {1, 2001} <= sizes
     assert len(sizes) > 5
     assert any(content and content.endswith(b"\0" * 600) for content in survivors(disk))
 
-    disk, file = made(b"a" * 900)
+    disk, file = disk_with_file(b"a" * 900)
     file.truncate(10)
     assert {10, 900} <= {len(content) for content in survivors(disk) if content}
 
 
-def test_directory_entries_vanish_until_they_are_synced() -> None:
-    """A new file may be gone after a crash, synced or not, until its directory is synced."""
+def test_directory_entries_may_vanish_until_they_are_synced() -> None:
+    """A new file may be lost in a crash, synced or not, until its directory is synced."""
     disk = FakeDisk()
     disk.open("f", write=True, create=True).fsync()
     assert {None, b""} == survivors(disk)
@@ -84,7 +84,7 @@ def test_directory_entries_vanish_until_they_are_synced() -> None:
 
 def test_a_rename_is_all_or_nothing() -> None:
     """A crash never leaves both names or neither."""
-    disk, file = made(b"new")
+    disk, file = disk_with_file(b"new")
     disk.put("g", b"old")
     disk.rename("f", "g")
     found = set()
@@ -96,8 +96,8 @@ def test_a_rename_is_all_or_nothing() -> None:
     assert b"new" == file.pread(9, 0)
 
 
-def test_a_directory_that_was_not_synced_takes_its_files_along() -> None:
-    """Files in a new directory are lost with it."""
+def test_an_unsynced_directory_is_lost_with_its_files() -> None:
+    """Even if the files themselves were synced."""
     disk = FakeDisk()
     disk.make_dir("d")
     disk.open("d/f", write=True, create=True).fsync()
@@ -110,9 +110,9 @@ def test_a_directory_that_was_not_synced_takes_its_files_along() -> None:
         disk.open("nowhere/f", write=True, create=True)
 
 
-def test_a_killed_process_leaves_its_writes() -> None:
-    """After a kill everything written is there; a power cut may still take it."""
-    disk, file = made(b"a")
+def test_the_writes_of_a_killed_process_remain() -> None:
+    """After a kill all writes are there; a power cut may still lose them."""
+    disk, file = disk_with_file(b"a")
     file.pwrite(b"b", 0)
     disk.open("g", write=True, create=True)
     after = disk.kill()
@@ -123,9 +123,9 @@ def test_a_killed_process_leaves_its_writes() -> None:
     assert b"b" == after.content("f")
 
 
-def test_the_kernel_may_write_back_unasked() -> None:
-    """What was written back survives, and what is undone later may come back."""
-    disk, file = made(b"a")
+def test_the_kernel_may_write_back_without_a_sync() -> None:
+    """Such bytes survive, and may return after they were truncated."""
+    disk, file = disk_with_file(b"a")
     file.pwrite(b"b" * 600, 0)
     disk.write_back()
     assert {b"b" * 600} == survivors(disk)
@@ -133,17 +133,17 @@ def test_the_kernel_may_write_back_unasked() -> None:
     assert {b"b", b"b" * 600} <= survivors(disk)
 
 
-def test_the_same_seed_is_the_same_crash() -> None:
-    """One number replays the disaster."""
-    disk, file = made(b"a" * 5000)
+def test_the_same_seed_gives_the_same_crash() -> None:
+    """So that a disaster can be replayed."""
+    disk, file = disk_with_file(b"a" * 5000)
     file.pwrite(b"b" * 5000, 0)
     contents = [disk.crash(Random(5)).content("f") for _ in range(3)]
     assert 1 == len(set(contents))
 
 
-def test_it_fails_when_told_to() -> None:
-    """The Nth call of an operation fails, once or for ever, until it is healed."""
-    disk, file = made()
+def test_operations_fail_when_told_to() -> None:
+    """The nth call of an operation fails, once or until the disk is healed."""
+    disk, file = disk_with_file()
     disk.fail("pwrite", errno.EIO, nth=2)
     file.pwrite(b"1", 0)
     with pytest.raises(OSError, match="error"):
@@ -158,8 +158,8 @@ def test_it_fails_when_told_to() -> None:
     file.fsync()
 
 
-def test_it_runs_full() -> None:
-    """The last write is short, the next is refused; less used is room again."""
+def test_the_disk_runs_full() -> None:
+    """The last write is short, the next is refused; truncating frees space."""
     disk = FakeDisk(capacity=10)
     file = disk.open("f", write=True, create=True)
     assert 10 == file.pwrite(b"0123456789abc", 0)
@@ -177,15 +177,15 @@ def test_it_runs_full() -> None:
 
 def test_writes_may_be_short() -> None:
     """No more than write_bytes_max is taken at once."""
-    disk, file = made()
+    disk, file = disk_with_file()
     disk.write_bytes_max = 4
     assert 4 == file.pwrite(b"0123456789", 0)
     assert b"0123" == disk.content("f")
 
 
-def test_power_goes_and_stays_away() -> None:
-    """From the named operation on nothing works."""
-    disk, file = made()
+def test_a_power_cut_lasts() -> None:
+    """From the given operation on every operation fails."""
+    disk, file = disk_with_file()
     disk.cut_power_at(disk.operations + 2)
     file.pwrite(b"a", 0)
     for _ in range(2):
@@ -195,8 +195,8 @@ def test_power_goes_and_stays_away() -> None:
 
 
 def test_operations_are_counted_by_name() -> None:
-    """Whatever changes or syncs the disk counts; looking does not."""
-    disk, file = made(b"x")
+    """Those that change or sync the disk; reading is not counted."""
+    disk, file = disk_with_file(b"x")
     before = disk.operations
     file.pread(1, 0)
     disk.open("f", write=False, create=False)
@@ -205,8 +205,8 @@ def test_operations_are_counted_by_name() -> None:
     assert {"open": 1, "pwrite": 1, "fsync": 1, "sync_dir": 1} == dict(disk.counts)
 
 
-def test_names_are_as_on_a_disk() -> None:
-    """Listing, missing files and locks behave like the real ones."""
+def test_files_directories_and_locks_behave_as_on_a_real_disk() -> None:
+    """Listing, missing files and locks."""
     disk = FakeDisk()
     disk.put("d/b", b"1")
     disk.put("d/a", b"2")

@@ -1,4 +1,4 @@
-"""The judgement on followers: each broken promise is seen, an honest history is not blamed."""
+"""The checker of followers: it finds each broken promise, and no fault in a correct history."""
 
 from collections.abc import Callable
 
@@ -42,8 +42,8 @@ def drained(ledger: Ledger) -> None:
     ledger.follower(kinds.FOLLOWER_DRAINED, KEY, TOPIC)
 
 
-def honest() -> Ledger:
-    """A follower that was handed both messages, which a Blip subscription got as well."""
+def correct_history() -> Ledger:
+    """A follower that was handed both messages; a Blip subscription got one of them as well."""
     ledger = Ledger()
     follow(ledger)
     publish(ledger, 1, A)
@@ -61,20 +61,20 @@ def lose(ledger: Ledger) -> None:
     publish(ledger, 3, C)
 
 
-def lose_what_is_for_it_alone(ledger: Ledger) -> None:
+def lose_an_addressed_message(ledger: Ledger) -> None:
     publish(ledger, 3, C, key=KEY)
 
 
 def invent(ledger: Ledger) -> None:
-    hand(ledger, 13, b"nobody's")
+    hand(ledger, 13, b"unpublished")
 
 
-def hand_of_another_topic(ledger: Ledger) -> None:
+def hand_over_from_another_topic(ledger: Ledger) -> None:
     ledger.attempt("p1", 3, "elsewhere", C)
     hand(ledger, 13, C)
 
 
-def hand_what_is_in_no_log(ledger: Ledger) -> None:
+def hand_over_what_is_not_in_the_log(ledger: Ledger) -> None:
     ledger.attempt("p1", 3, TOPIC, C, qos=0)
     hand(ledger, 13, C)
 
@@ -84,7 +84,7 @@ def misdirect(ledger: Ledger) -> None:
     hand(ledger, 13, C)
 
 
-def twice_on_one_connection(ledger: Ledger) -> None:
+def hand_over_twice_on_one_connection(ledger: Ledger) -> None:
     hand(ledger, 12, B)
 
 
@@ -117,13 +117,13 @@ def use_an_id_twice(ledger: Ledger) -> None:
     hand(ledger, 12, C, who="c3")
 
 
-def go_on_after_the_end(ledger: Ledger) -> None:
+def deliver_after_the_end(ledger: Ledger) -> None:
     unfollow(ledger)
     publish(ledger, 3, C)
     hand(ledger, 13, C)
 
 
-def keep_what_had_ended(ledger: Ledger) -> None:
+def keep_messages_of_an_ended_follower(ledger: Ledger) -> None:
     unfollow(ledger)
     publish(ledger, 3, C)
     follow(ledger)
@@ -141,40 +141,40 @@ def forget_progress(ledger: Ledger) -> None:
     ("plant", "kind"),
     [
         (lose, kinds.LOST),
-        (lose_what_is_for_it_alone, kinds.LOST),
+        (lose_an_addressed_message, kinds.LOST),
         (invent, kinds.INVENTED),
-        (hand_of_another_topic, kinds.INVENTED),
-        (hand_what_is_in_no_log, kinds.INVENTED),
+        (hand_over_from_another_topic, kinds.INVENTED),
+        (hand_over_what_is_not_in_the_log, kinds.INVENTED),
         (misdirect, MISDIRECTED),
-        (twice_on_one_connection, kinds.OUT_OF_ORDER),
+        (hand_over_twice_on_one_connection, kinds.OUT_OF_ORDER),
         (overtake, kinds.OUT_OF_ORDER),
         (overtake_a_publisher, kinds.OUT_OF_ORDER),
         (give_a_second_id, kinds.DOUBLED),
         (give_another_id_than_blip, kinds.DOUBLED),
         (use_an_id_twice, kinds.REUSED_ID),
-        (go_on_after_the_end, kinds.RESURRECTED),
-        (keep_what_had_ended, kinds.RESURRECTED),
+        (deliver_after_the_end, kinds.RESURRECTED),
+        (keep_messages_of_an_ended_follower, kinds.RESURRECTED),
         (forget_progress, FORGOTTEN_PROGRESS),
     ],
 )
-def test_each_broken_promise_is_seen(plant: Callable[[Ledger], None], kind: str) -> None:
-    """One bad event in an honest history is found, and called by its name."""
-    ledger = honest()
+def test_each_broken_promise_is_found(plant: Callable[[Ledger], None], kind: str) -> None:
+    """One bad event in a correct history is reported with its kind."""
+    ledger = correct_history()
     assert [] == check_followers(ledger)
     plant(ledger)
 
     assert {kind} == {violation.kind for violation in check_followers(ledger)}
 
 
-def test_followers_are_not_judged_as_subscriptions() -> None:
-    """What is handed over is never acknowledged, and nobody waits for that."""
-    assert [] == check(honest())
-    assert FollowerSummary(handed=2, again=0) == summarize_followers(honest())
+def test_followers_are_not_checked_as_subscriptions() -> None:
+    """Followers do not acknowledge, and the checker of subscriptions does not expect it."""
+    assert [] == check(correct_history())
+    assert FollowerSummary(handed=2, again=0) == summarize_followers(correct_history())
 
 
-def test_whoever_returns_may_get_what_was_last_once_more() -> None:
-    """After a kill, and after a break of the connection: repeats in order, then what is new."""
-    ledger = honest()
+def test_a_returning_follower_may_get_the_last_messages_again() -> None:
+    """After a restart or a broken connection: repeats in order, then new messages."""
+    ledger = correct_history()
     publish(ledger, 3, C)
     ledger.note(kinds.RESTART)
     for number, payload in ((11, A), (12, B), (13, C)):
@@ -185,8 +185,8 @@ def test_whoever_returns_may_get_what_was_last_once_more() -> None:
     assert FollowerSummary(handed=3, again=3) == summarize_followers(ledger)
 
 
-def test_what_is_for_others_is_not_owed() -> None:
-    """Nor is what was not confirmed, or came before the subscription, or on another topic."""
+def test_only_confirmed_messages_for_the_follower_are_owed() -> None:
+    """Not those for other keys, unconfirmed, from before the subscription, or off topic."""
     ledger = Ledger()
     publish(ledger, 1, A)
     follow(ledger)
@@ -199,8 +199,8 @@ def test_what_is_for_others_is_not_owed() -> None:
     assert [] == check_followers(ledger)
 
 
-def test_nothing_is_owed_before_it_is_drained() -> None:
-    """While the broker lives, anything may still come."""
+def test_nothing_is_owed_before_the_drain() -> None:
+    """Until then any message may still arrive."""
     ledger = Ledger()
     follow(ledger)
     publish(ledger, 1, A)
@@ -208,14 +208,14 @@ def test_nothing_is_owed_before_it_is_drained() -> None:
     assert [] == check_followers(ledger)
 
 
-def test_an_end_that_was_asked_for_forgives_what_is_under_way() -> None:
-    """From there on until a new subscription is confirmed nothing is owed."""
+def test_unsubscribing_forgives_messages_in_flight() -> None:
+    """Nothing is owed from then until a new subscription is confirmed."""
     ledger = Ledger()
     follow(ledger)
     publish(ledger, 1, A)
     ledger.follower(kinds.UNFOLLOWING, KEY, TOPIC)
     publish(ledger, 2, B)
-    hand(ledger, 12, B)  # the end was not confirmed: it may have been lost
+    hand(ledger, 12, B)  # the unsubscribe was not confirmed: it may have been lost
     follow(ledger)
     drained(ledger)
     assert [] == check_followers(ledger)
@@ -224,8 +224,8 @@ def test_an_end_that_was_asked_for_forgives_what_is_under_way() -> None:
     assert [kinds.LOST] == [violation.kind for violation in check_followers(ledger)]
 
 
-def test_a_repeat_may_come_late() -> None:
-    """The first may have been lost, and the repeat taken for it; ids still rise."""
+def test_a_repeat_may_arrive_late() -> None:
+    """The first publish may be lost and the repeat stored in its place; ids still rise."""
     ledger = Ledger()
     follow(ledger)
     ledger.attempt("p1", 1, TOPIC, A)

@@ -1,4 +1,4 @@
-"""The ledger and its checker: each broken promise is seen, an honest history is not blamed."""
+"""The ledger and its checker: it finds each broken promise, and no fault if there is none."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ SUBSCRIPTION, OTHER, LETTERS = 1, 2, 3
 
 
 def published() -> Ledger:
-    """Two subscriptions and one of dead letters; a publisher whose first two are confirmed."""
+    """Two subscriptions and one to dead letters; a publisher with two confirmed messages."""
     ledger = Ledger()
     ledger.subscribe(SUBSCRIPTION, "orders")
     ledger.subscribe(OTHER, "orders")
@@ -40,7 +40,7 @@ def all_taken() -> Ledger:
     return ledger
 
 
-def buried(tag: int) -> Callable[[Ledger], None]:
+def dead_letter(tag: int) -> Callable[[Ledger], None]:
     return lambda ledger: ledger.deliver(LETTERS, "c1", tag, "dlq.orders", A)
 
 
@@ -69,16 +69,16 @@ def double(ledger: Ledger) -> None:
     ledger.deliver(SUBSCRIPTION, "c1", 6, "orders", B)
 
 
-def come_back(ledger: Ledger) -> None:
+def return_after_settling(ledger: Ledger) -> None:
     ledger.connect("c2")
     ledger.deliver(SUBSCRIPTION, "c2", 4, "orders", A)
 
 
-def come_back_as_a_letter(ledger: Ledger) -> None:
-    buried(6)(ledger)
+def return_as_a_dead_letter(ledger: Ledger) -> None:
+    dead_letter(6)(ledger)
 
 
-def outlive_the_end(ledger: Ledger) -> None:
+def deliver_after_unsubscribing(ledger: Ledger) -> None:
     ledger.subscribe(7, "orders")
     ledger.unsubscribe(7)
     ledger.ended(7)
@@ -91,12 +91,12 @@ def overtake(ledger: Ledger) -> None:
     ledger.deliver(7, "c1", 4, "orders", A)
 
 
-def reuse(ledger: Ledger) -> None:
+def reuse_a_delivery_id(ledger: Ledger) -> None:
     ledger.attempt("p2", 1, "orders", C)
     ledger.deliver(SUBSCRIPTION, "a competitor", 5, "orders", C)
 
 
-def reuse_for_a_subscription(ledger: Ledger) -> None:
+def reuse_a_delivery_id_for_a_subscription(ledger: Ledger) -> None:
     ledger.subscribe(5, "events")
 
 
@@ -110,19 +110,19 @@ PLANTED = {
     tear: books.INVENTED,
     misdirect: books.INVENTED,
     double: books.DOUBLED,
-    come_back: books.RESURRECTED,
-    come_back_as_a_letter: books.RESURRECTED,
-    outlive_the_end: books.RESURRECTED,
+    return_after_settling: books.RESURRECTED,
+    return_as_a_dead_letter: books.RESURRECTED,
+    deliver_after_unsubscribing: books.RESURRECTED,
     overtake: books.OUT_OF_ORDER,
-    reuse: books.REUSED_ID,
-    reuse_for_a_subscription: books.REUSED_ID,
+    reuse_a_delivery_id: books.REUSED_ID,
+    reuse_a_delivery_id_for_a_subscription: books.REUSED_ID,
     forget_a_subscription: books.LOST_SUBSCRIPTION,
 }
 
 
 @pytest.mark.parametrize(("plant", "kind"), PLANTED.items())
-def test_each_broken_promise_is_seen(plant: Callable[[Ledger], None], kind: str) -> None:
-    """A history with one planted breach is blamed for that and nothing else."""
+def test_each_broken_promise_is_found(plant: Callable[[Ledger], None], kind: str) -> None:
+    """In a history with one planted violation, the checker reports that one only."""
     ledger = all_taken()
     plant(ledger)
 
@@ -130,26 +130,26 @@ def test_each_broken_promise_is_seen(plant: Callable[[Ledger], None], kind: str)
 
 
 def test_every_kind_of_violation_is_planted() -> None:
-    """A kind that no planted history shows might never be seen at all."""
+    """Otherwise the checker might never report some kind at all."""
     kinds = {books.LOST, books.LOST_SUBSCRIPTION, books.INVENTED, books.DOUBLED}
     kinds |= {books.RESURRECTED, books.OUT_OF_ORDER, books.REUSED_ID}
 
     assert kinds == set(PLANTED.values())
 
 
-def test_an_honest_history_is_not_blamed() -> None:
-    """All that was confirmed came, in order, and stayed settled."""
+def test_a_correct_history_has_no_violations() -> None:
+    """Every confirmed message arrived in order and stayed settled."""
     assert [] == check(all_taken())
 
 
-def test_nothing_is_owed_before_it_is_drained() -> None:
-    """What was not taken may still come, until somebody says that nothing comes any more."""
+def test_nothing_is_owed_before_the_drain() -> None:
+    """Until then, missing messages may still arrive."""
     assert [] == check(published())
 
 
 def test_an_unknown_outcome_is_legal_either_way() -> None:
-    """A publish that was not confirmed, or refused, may come or not."""
-    for comes in (False, True):
+    """An unconfirmed or refused message may arrive or not."""
+    for arrives in (False, True):
         ledger = published()
         ledger.attempt("p1", 3, "orders", C)
         ledger.refuse("p1", 3)
@@ -158,29 +158,29 @@ def test_an_unknown_outcome_is_legal_either_way() -> None:
         for subscription in (SUBSCRIPTION, OTHER):
             take(ledger, subscription, 4, A)
             take(ledger, subscription, 5, B)
-            if comes:
+            if arrives:
                 take(ledger, subscription, 6, C)
             ledger.drained(subscription)
 
         assert [] == check(ledger)
 
 
-def test_a_dead_letter_stands_for_one_subscription() -> None:
-    """Each subscription that gave up needs a letter of its own."""
-    for letters, verdict in (([6], [books.LOST]), ([6, 7], [])):
+def test_a_dead_letter_counts_for_one_subscription() -> None:
+    """Each subscription that gives up on a message needs its own dead letter."""
+    for letters, expected in (([6], [books.LOST]), ([6, 7], [])):
         ledger = published()
         for subscription in (SUBSCRIPTION, OTHER):
             ledger.deliver(subscription, "c1", 4, "orders", A)
             take(ledger, subscription, 5, B)
             ledger.drained(subscription)
         for tag in letters:
-            buried(tag)(ledger)
+            dead_letter(tag)(ledger)
 
-        assert verdict == [violation.kind for violation in check(ledger)]
+        assert expected == [violation.kind for violation in check(ledger)]
 
 
-def test_connections_of_the_same_time_have_no_order() -> None:
-    """What was on its way to a competitor when the acknowledgement came may arrive later."""
+def test_concurrent_connections_have_no_order() -> None:
+    """A delivery in flight to another consumer may arrive after the acknowledgement."""
     ledger = published()
     ledger.connect("c2")
     take(ledger, SUBSCRIPTION, 4, A)
@@ -189,8 +189,8 @@ def test_connections_of_the_same_time_have_no_order() -> None:
     assert [] == check(ledger)
 
 
-def test_competing_consumers_are_not_asked_for_order() -> None:
-    """Only a subscription with one consumer at a time has an order that can be seen."""
+def test_order_is_not_checked_for_competing_consumers() -> None:
+    """Only a subscription with one consumer at a time has an observable order."""
     ledger = published()
     ledger.subscribe(7, "orders", ordered=False)
     ledger.deliver(7, "c1", 5, "orders", B)
@@ -200,7 +200,7 @@ def test_competing_consumers_are_not_asked_for_order() -> None:
 
 
 def test_duplicates_are_counted() -> None:
-    """Redeliveries are legal, and told in the summary with everything else."""
+    """Redeliveries are legal, and appear in the summary."""
     ledger = all_taken()
     ledger.attempt("p1", 3, "orders", C)
     ledger.attempt("p1", 4, "orders", b"in memory", qos=0)
@@ -220,7 +220,7 @@ def test_duplicates_are_counted() -> None:
 
 
 def test_a_file_holds_the_whole_ledger(tmp_path: Path) -> None:
-    """What was written line by line is read back as it was, even if nobody closed it."""
+    """Even before it is closed, it reads back line by line as it was written."""
     kept = Ledger(tmp_path / "ledger.jsonl")
     for event in all_taken().events:
         kept.record(event)
@@ -230,8 +230,8 @@ def test_a_file_holds_the_whole_ledger(tmp_path: Path) -> None:
     assert all_taken().events == loaded.events
 
 
-def test_a_fork_goes_on_by_itself() -> None:
-    """What a fork adds is not in the ledger that it came from."""
+def test_a_fork_is_independent() -> None:
+    """Its events are not added to the original ledger."""
     ledger = published()
     fork = ledger.fork()
     fork.attempt("p2", 1, "orders", C)
@@ -239,8 +239,8 @@ def test_a_fork_goes_on_by_itself() -> None:
     assert len(ledger.events) + 1 == len(fork.events)
 
 
-def test_a_repeat_may_come_out_of_order() -> None:
-    """The first may be lost, and then the repeat is what was stored, behind later ones."""
+def test_a_repeat_may_arrive_out_of_order() -> None:
+    """If the first publish was lost, the repeat is stored behind later messages."""
     ledger = published()
     ledger.subscribe(7, "orders")
     ledger.attempt("p1", 3, "orders", C)
@@ -251,8 +251,8 @@ def test_a_repeat_may_come_out_of_order() -> None:
     assert [] == check(ledger)
 
 
-def test_a_repeat_confirms_its_first() -> None:
-    """An answer to a repeat says that the message is there, whoever brought it."""
+def test_a_confirmed_repeat_confirms_the_message() -> None:
+    """The answer to a repeat says that the message is stored, whichever publish stored it."""
     ledger = Ledger()
     ledger.attempt("p1", 1, "orders", A)
     ledger.repeat(A)
@@ -262,10 +262,10 @@ def test_a_repeat_confirms_its_first() -> None:
     assert 1 == summarize(ledger).confirmed
 
 
-def test_what_queues_do_is_no_business_of_subscriptions() -> None:
-    """Lines about queues are judged elsewhere, and change nothing here."""
+def test_events_of_queues_are_ignored() -> None:
+    """Another checker judges them."""
     ledger = all_taken()
     ledger.declared("orders", "RoundRobin", "dlq.orders")
-    ledger.push("orders", "c1", b"nobody's", 1)
+    ledger.push("orders", "c1", b"unpublished", 1)
 
     assert [] == check(ledger)

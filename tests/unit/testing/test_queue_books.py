@@ -1,4 +1,4 @@
-"""The judgement on queues: each broken promise is seen, an honest history is not blamed."""
+"""The checker of queues: it finds each broken promise, and no fault in a correct history."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ QUEUE, LETTERS = "work", "dlq.work"
 
 
 def published(mode: str = "RoundRobin") -> Ledger:
-    """A queue with a consumer, and a publisher whose first two are confirmed."""
+    """A queue with a consumer, and a publisher with two confirmed messages."""
     ledger = Ledger()
     ledger.declared(QUEUE, mode, LETTERS)
     ledger.connect("c1")
@@ -48,36 +48,36 @@ def lose(ledger: Ledger) -> None:
     ledger.push(QUEUE, "c1", C, 1)
 
 
-def lose_a_letter(ledger: Ledger) -> None:
+def lose_a_dead_letter(ledger: Ledger) -> None:
     publish(ledger, 3, C)
     ledger.push(LETTERS, "c1", C, 1)
 
 
 def invent(ledger: Ledger) -> None:
-    ledger.push(QUEUE, "c1", b"nobody's", 1)
+    ledger.push(QUEUE, "c1", b"unpublished", 1)
 
 
 def misdirect(ledger: Ledger) -> None:
     ledger.push("elsewhere", "c1", A, 1)
 
 
-def come_back(ledger: Ledger) -> None:
+def return_to_another_consumer(ledger: Ledger) -> None:
     ledger.connect("c2")
     ledger.push(QUEUE, "c2", A, 2)
 
 
-def come_back_to_the_same(ledger: Ledger) -> None:
+def return_to_the_same_consumer(ledger: Ledger) -> None:
     ledger.push(QUEUE, "c1", A, 2)
 
 
-def come_back_behind_its_letter(ledger: Ledger) -> None:
+def return_after_its_dead_letter(ledger: Ledger) -> None:
     publish(ledger, 3, C)
     ledger.push(LETTERS, "c1", C, 1)
     ledger.connect("c2")
     take(ledger, C, "c2")
 
 
-def outlive_the_queue(ledger: Ledger) -> None:
+def survive_the_deletion(ledger: Ledger) -> None:
     publish(ledger, 3, C)
     ledger.note(kinds.DELETING, QUEUE)
     ledger.note(kinds.DELETED, QUEUE)
@@ -86,7 +86,7 @@ def outlive_the_queue(ledger: Ledger) -> None:
     ledger.push(QUEUE, "c2", C, 1)
 
 
-def outlive_a_purge(ledger: Ledger) -> None:
+def survive_a_purge(ledger: Ledger) -> None:
     publish(ledger, 3, C)
     ledger.note(kinds.PURGING, QUEUE)
     ledger.note(kinds.PURGED, QUEUE)
@@ -122,14 +122,14 @@ def forget_the_queue(ledger: Ledger) -> None:
 
 PLANTED = {
     lose: kinds.LOST,
-    lose_a_letter: kinds.LOST,
+    lose_a_dead_letter: kinds.LOST,
     invent: kinds.INVENTED,
     misdirect: kinds.INVENTED,
-    come_back: kinds.RESURRECTED,
-    come_back_to_the_same: kinds.RESURRECTED,
-    come_back_behind_its_letter: kinds.RESURRECTED,
-    outlive_the_queue: kinds.RESURRECTED,
-    outlive_a_purge: kinds.RESURRECTED,
+    return_to_another_consumer: kinds.RESURRECTED,
+    return_to_the_same_consumer: kinds.RESURRECTED,
+    return_after_its_dead_letter: kinds.RESURRECTED,
+    survive_the_deletion: kinds.RESURRECTED,
+    survive_a_purge: kinds.RESURRECTED,
     overtake: kinds.OUT_OF_ORDER,
     forget_an_attempt: queue_books.FORGOTTEN_ATTEMPT,
     invent_an_attempt: queue_books.INVENTED_ATTEMPT,
@@ -138,8 +138,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize(("plant", "kind"), PLANTED.items())
-def test_each_broken_promise_is_seen(plant: Callable[[Ledger], None], kind: str) -> None:
-    """A history with one planted breach is blamed for that and nothing else."""
+def test_each_broken_promise_is_found(plant: Callable[[Ledger], None], kind: str) -> None:
+    """In a history with one planted violation, the checker reports that one only."""
     ledger = all_taken()
     plant(ledger)
 
@@ -147,18 +147,18 @@ def test_each_broken_promise_is_seen(plant: Callable[[Ledger], None], kind: str)
 
 
 @pytest.mark.parametrize("mode", ["RoundRobin", "FanOutWithAck", "PriorityBased"])
-def test_an_honest_history_is_not_blamed(mode: str) -> None:
-    """All that was confirmed came, in order, and stayed taken."""
+def test_a_correct_history_has_no_violations(mode: str) -> None:
+    """Every confirmed message arrived in order and stayed taken."""
     assert [] == check_queues(all_taken(mode), lossless=True)
 
 
-def test_nothing_is_owed_before_it_is_drained() -> None:
-    """What was not taken may still come, until somebody says that nothing comes any more."""
+def test_nothing_is_owed_before_the_drain() -> None:
+    """Until then, missing messages may still arrive."""
     assert [] == check_queues(published())
 
 
-def test_a_letter_that_was_taken_stands_for_its_message() -> None:
-    """What is given up on is owed as a dead letter, and by that queue."""
+def test_a_taken_dead_letter_counts_for_its_message() -> None:
+    """A message that the queue gives up on is owed as a dead letter of that queue."""
     ledger = all_taken()
     publish(ledger, 3, C)
     ledger.push(LETTERS, "c1", C, 1)
@@ -167,8 +167,8 @@ def test_a_letter_that_was_taken_stands_for_its_message() -> None:
     assert [] == check_queues(ledger)
 
 
-def test_what_was_published_before_a_purge_or_a_deletion_is_not_owed() -> None:
-    """An end that was asked for takes with it what was there, confirmed or not."""
+def test_messages_from_before_a_purge_or_a_deletion_are_not_owed() -> None:
+    """The request removes them, whether it was confirmed or not."""
     for kind in (kinds.PURGING, kinds.DELETING):
         ledger = all_taken()
         publish(ledger, 3, C)
@@ -179,8 +179,8 @@ def test_what_was_published_before_a_purge_or_a_deletion_is_not_owed() -> None:
         assert [] == check_queues(ledger)
 
 
-def test_priorities_have_an_order_each() -> None:
-    """In a queue by priority a later message of a higher one may come first."""
+def test_each_priority_has_its_own_order() -> None:
+    """In a priority queue, a later message of higher priority may overtake."""
     ledger = all_taken("PriorityBased")
     publish(ledger, 3, C, priority=0)
     publish(ledger, 4, D, priority=3)
@@ -191,7 +191,7 @@ def test_priorities_have_an_order_each() -> None:
 
 
 def test_each_subscriber_of_a_fan_out_has_its_own_copy() -> None:
-    """One that was there before is still owed what another has taken; a later one is not."""
+    """An earlier subscriber is owed what another has taken; a later one must not get it."""
     ledger = published("FanOutWithAck")
     ledger.connect("c2")
     take(ledger, A)
@@ -204,8 +204,8 @@ def test_each_subscriber_of_a_fan_out_has_its_own_copy() -> None:
     assert [kinds.RESURRECTED] == [violation.kind for violation in check_queues(ledger)]
 
 
-def test_a_replay_lets_letters_come_again() -> None:
-    """What was sent back is a new message, out of the old order, and may die once more."""
+def test_replayed_dead_letters_may_be_delivered_again() -> None:
+    """A replayed message is new: out of the old order, and may be dead-lettered again."""
     ledger = all_taken()
     publish(ledger, 3, C)
     publish(ledger, 4, D)
@@ -218,8 +218,8 @@ def test_a_replay_lets_letters_come_again() -> None:
     assert [] == check_queues(ledger, lossless=True)
 
 
-def test_a_consumer_that_leaves_uncounts_what_it_held() -> None:
-    """An Unsubscribe is no attempt, nor is what came before its answer."""
+def test_unsubscribing_does_not_count_as_an_attempt() -> None:
+    """For messages that the consumer held, and for those pushed before the answer."""
     ledger = all_taken()
     publish(ledger, 3, C)
     ledger.push(QUEUE, "c1", C, 1)
@@ -234,8 +234,8 @@ def test_a_consumer_that_leaves_uncounts_what_it_held() -> None:
     assert [] == check_queues(ledger, lossless=True)
 
 
-def test_while_somebody_leaves_sockets_hide_the_order() -> None:
-    """What was given back uncounted looks like a first delivery to whoever is heard first."""
+def test_order_is_not_checked_while_a_consumer_leaves() -> None:
+    """A requeued message without a counted attempt looks like a first delivery."""
     ledger = all_taken()
     ledger.connect("c2")
     publish(ledger, 3, C)
@@ -249,8 +249,8 @@ def test_while_somebody_leaves_sockets_hide_the_order() -> None:
     assert [] == check_queues(ledger)
 
 
-def test_an_attempt_that_no_commit_covers_may_be_forgotten() -> None:
-    """A restart may count one delivery less when nothing behind it was confirmed."""
+def test_an_uncommitted_attempt_may_be_forgotten() -> None:
+    """After a restart one attempt may be missing if nothing after it was confirmed."""
     ledger = all_taken()
     publish(ledger, 3, C)
     ledger.push(QUEUE, "c1", C, 1)
@@ -262,7 +262,7 @@ def test_an_attempt_that_no_commit_covers_may_be_forgotten() -> None:
 
 
 def test_after_a_failure_of_the_log_no_outcome_is_known() -> None:
-    """What is delivered before the end says nothing about what a restart finds."""
+    """Deliveries after the failure do not tell what a restart will find."""
     ledger = all_taken()
     publish(ledger, 3, C)
     ledger.push(LETTERS, "c1", C, 1)
@@ -275,8 +275,8 @@ def test_after_a_failure_of_the_log_no_outcome_is_known() -> None:
     assert [] == check_queues(ledger, lossless=True)
 
 
-def test_a_repeat_confirms_its_first_and_may_come_late() -> None:
-    """The first may have been lost; then the repeat is stored, and owed, behind later ones."""
+def test_a_repeat_confirms_the_message_and_may_arrive_late() -> None:
+    """If the first publish was lost, the repeat is stored and owed behind later messages."""
     ledger = all_taken()
     ledger.attempt("p1", 3, QUEUE, C)
     ledger.repeat(C)

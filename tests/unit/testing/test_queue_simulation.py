@@ -1,4 +1,4 @@
-"""Worlds with queues: what each part of them promises; tests/simulation has the long runs."""
+"""The simulation with queues, part by part; tests/simulation has the long runs."""
 
 from random import Random
 
@@ -8,18 +8,18 @@ from braidmq.testing.simulation import survives
 from braidmq.testing.vibe_clients import URGENT, WORK, VibeConsumer, VibePublisher
 
 
-def test_a_world_declares_publishes_and_takes() -> None:
-    """A run without faults does what queues do, and keeps every promise."""
+def test_a_world_declares_publishes_and_consumes() -> None:
+    """A run without faults uses every feature of queues and keeps every promise."""
     world = QueueWorld(1)
     world.run(400)
 
     assert [] == world.drain()
-    noted = {event.kind for event in world.scene.ledger.events}
-    assert {kinds.DECLARED, kinds.PUSH, kinds.TAKEN, kinds.DELIVER, kinds.SETTLE} <= noted
+    recorded = {event.kind for event in world.scene.ledger.events}
+    assert {kinds.DECLARED, kinds.PUSH, kinds.TAKEN, kinds.DELIVER, kinds.SETTLE} <= recorded
 
 
 def test_equal_seeds_replay_the_world() -> None:
-    """The same seed gives the same ledger, line by line; another seed another."""
+    """The same seed gives the same ledger, line by line; another seed gives another."""
     ledgers = []
     for seed in (5, 5, 6):
         world = QueueWorld(seed)
@@ -31,7 +31,7 @@ def test_equal_seeds_replay_the_world() -> None:
 
 
 def test_a_verdict_on_a_crashed_disk_leaves_the_world_alone() -> None:
-    """`survives` works on forks: the world that it asks about goes on as if nothing was."""
+    """`survives` works on forks and does not change the world it checks."""
     world = QueueWorld(2)
     world.run(200)
     events = list(world.scene.ledger.events)
@@ -40,8 +40,8 @@ def test_a_verdict_on_a_crashed_disk_leaves_the_world_alone() -> None:
     assert events == world.scene.ledger.events
 
 
-def test_clients_of_a_queue_meet() -> None:
-    """Client by client: a consumer gets what a publisher sent, and its taking is noted."""
+def test_clients_publish_and_consume() -> None:
+    """A consumer gets the publisher's messages, and the ledger records that it took them."""
     world = QueueWorld(4)
     consumer = world.join_as(WORK)
     publisher = world.join_as("publisher")
@@ -53,14 +53,14 @@ def test_clients_of_a_queue_meet() -> None:
     world.settle()
     consumer.acknowledge_all()
     world.settle()
-    noted = [event.kind for event in world.scene.ledger.events]
+    recorded = [event.kind for event in world.scene.ledger.events]
 
-    assert 2 == consumer.delivered == noted.count(kinds.TAKEN)
+    assert 2 == consumer.delivered == recorded.count(kinds.TAKEN)
     assert 0 == consumer.unanswered == publisher.unanswered
 
 
-def test_numbers_that_do_not_match_the_log_are_seen() -> None:
-    """After a start the broker must count what is in the log, no more and no less."""
+def test_counts_that_do_not_match_the_log_are_found() -> None:
+    """After a restart the broker must count the messages in the log, no more and no fewer."""
     world = QueueWorld(4)
     world.join_as(URGENT)
     world.settle()

@@ -25,7 +25,7 @@ ALICE = FOLLOWERS[0]
 
 
 class Peer:
-    """What a client under test has sent, and the clock that it reads."""
+    """The frames that a client under test has sent, and the clock that it reads."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -74,23 +74,23 @@ def publish_until_repeatable(peer: Peer, publisher: QumbedPublisher) -> messages
     return peer.publishes()[-1]
 
 
-def test_a_publisher_notes_answers_in_their_order(peer: Peer) -> None:
-    """Each Ack confirms, each Error leaves the outcome open, and none is waited for."""
+def test_a_publisher_records_answers_in_order(peer: Peer) -> None:
+    """An Ack confirms a publish, an Error leaves its outcome open."""
     publisher = peer.publisher()
     publisher.publish([URGENT, URGENT, URGENT])
     answer(publisher, messages.ack("7", 0))
     answer(publisher, messages.error("SERVER_ERROR", "queue full"))
-    told = summarize(peer.scene.ledger)
+    summary = summarize(peer.scene.ledger)
 
     assert 1 == publisher.unanswered
-    assert (3, 1, 1) == (told.attempted, told.confirmed, told.refused)
+    assert (3, 1, 1) == (summary.attempted, summary.confirmed, summary.refused)
 
 
 @pytest.mark.parametrize(
     "frame", [messages.ack("no id"), messages.error("BAD_FRAME", ""), messages.unsubscribe("t")]
 )
-def test_an_answer_that_cannot_be_is_an_error(peer: Peer, frame: bytes) -> None:
-    """An Ack of another frame, a refusal of what is correct, something else."""
+def test_an_impossible_answer_is_an_error(peer: Peer, frame: bytes) -> None:
+    """An Ack of another frame, a refusal of a correct frame, a frame that is no answer."""
     publisher = peer.publisher()
     publisher.publish([URGENT])
 
@@ -99,7 +99,7 @@ def test_an_answer_that_cannot_be_is_an_error(peer: Peer, frame: bytes) -> None:
 
 
 def test_payloads_are_of_every_kind(peer: Peer) -> None:
-    """Plain, with a schema, opaque, sealed: as the broker judges them, with none alike."""
+    """Plain, with a schema, opaque and sealed, as the broker classifies them; all differ."""
     publisher = peer.publisher()
     publisher.publish([URGENT] * 200)
     schemas = Schemas()
@@ -108,15 +108,15 @@ def test_payloads_are_of_every_kind(peer: Peer) -> None:
         (schemas.judge(one.payload, one.schema_id, one.sender_public_key), one.schema_id)
         for one in found
     }
-    noted = [event.digest for event in peer.scene.ledger.events]
+    recorded = [event.digest for event in peer.scene.ledger.events]
 
     assert {(PLAIN, ""), (PLAIN, "sensor.Temperature"), (OPAQUE, ""), (SEALED, "")} == judged
-    assert [digest(one.payload) for one in found] == noted
-    assert 200 == len(set(noted))
+    assert [digest(one.payload) for one in found] == recorded
+    assert 200 == len(set(recorded))
 
 
-def test_a_sealed_payload_opens_for_whom_it_is_for(peer: Peer) -> None:
-    """The ledger knows whom a message is addressed to, and by which bytes it is known."""
+def test_a_sealed_payload_opens_for_its_recipient(peer: Peer) -> None:
+    """The ledger has the recipient's key of each message."""
     publisher = peer.publisher()
     publisher.publish([URGENT] * 200)
     by_key = {plan.key: plan.boxes for plan in FOLLOWERS}
@@ -132,8 +132,8 @@ def test_a_sealed_payload_opens_for_whom_it_is_for(peer: Peer) -> None:
     assert addressed > 0
 
 
-def test_a_repeat_is_the_same_frame(peer: Peer) -> None:
-    """The same id and payload of the same sender; its answer confirms."""
+def test_a_repeat_is_an_identical_message(peer: Peer) -> None:
+    """With the same id, payload and sender; its answer confirms the message."""
     publisher = peer.publisher()
     first = publish_until_repeatable(peer, publisher)
     for one in peer.publishes():
@@ -149,7 +149,7 @@ def test_a_repeat_is_the_same_frame(peer: Peer) -> None:
 
 
 def test_old_messages_are_not_repeated(peer: Peer) -> None:
-    """Beyond the window in which the broker knows an id it would be stored again."""
+    """Beyond the deduplication window the broker would store them again."""
     publisher = peer.publisher()
     publish_until_repeatable(peer, publisher)
     sent = len(peer.sent)
@@ -160,7 +160,7 @@ def test_old_messages_are_not_repeated(peer: Peer) -> None:
 
 
 def test_a_publisher_acts_in_bursts(peer: Peer) -> None:
-    """To what is declared, and now and then something once more."""
+    """To all declared queues, with an occasional repeat."""
     peer.scene.declared.update(plan.name for plan in QUEUES)
     publisher = peer.publisher()
     for _ in range(60):
@@ -172,18 +172,18 @@ def test_a_publisher_acts_in_bursts(peer: Peer) -> None:
     assert len(peer.publishes()) == publisher.unanswered > 60
 
 
-def test_a_follower_notes_that_it_asks_and_what_was_confirmed(peer: Peer) -> None:
-    """Before the frame leaves, and when its answer has come, topic by topic."""
+def test_a_follower_records_subscribing_and_its_confirmation(peer: Peer) -> None:
+    """Before the frame is sent, and when the answer arrives, topic by topic."""
     peer.follower(ALICE)
-    asked = [one for one in peer.requests() if isinstance(one, messages.Subscribe)]
+    subscribes = [one for one in peer.requests() if isinstance(one, messages.Subscribe)]
 
-    assert [*ALICE.topics] == [one.topic for one in asked]
-    assert {ALICE.boxes.public_key} == {one.public_key for one in asked}
+    assert [*ALICE.topics] == [one.topic for one in subscribes]
+    assert {ALICE.boxes.public_key} == {one.public_key for one in subscribes}
     assert [kinds.FOLLOWING] * 2 + [kinds.FOLLOWED] * 2 == peer.kinds()
 
 
-def test_what_the_gateway_sealed_is_opened(peer: Peer) -> None:
-    """The ledger knows it as it was published, on whichever strand."""
+def test_a_message_sealed_by_the_gateway_is_opened(peer: Peer) -> None:
+    """The ledger records the payload as it was published, on any strand."""
     client = peer.follower(ALICE)
     box = GATEWAY.seal(b"plain", ALICE.boxes.public_key, nonce=bytes(NONCE_BYTES))
     answer(client, messages.message(b'"work"', box, GATEWAY.public_key, message_id="9"))
@@ -194,8 +194,8 @@ def test_what_the_gateway_sealed_is_opened(peer: Peer) -> None:
     assert (1, 0) == (client.take_count(), client.take_count())
 
 
-def test_what_a_publisher_sealed_is_known_as_it_came(peer: Peer) -> None:
-    """It need not be for this follower: whom it is for is in the ledger already."""
+def test_a_message_sealed_by_a_publisher_is_recorded_as_received(peer: Peer) -> None:
+    """It may be for another follower: the ledger already has its recipient."""
     client = peer.follower(ALICE)
     box = bytes(range(50))
     key = SENDERS[0].public_key
@@ -204,8 +204,8 @@ def test_what_a_publisher_sealed_is_known_as_it_came(peer: Peer) -> None:
     assert digest(box) == peer.scene.ledger.events[-1].digest
 
 
-def test_whoever_comes_and_goes_ends_a_topic_and_returns(peer: Peer) -> None:
-    """One topic at a time; the end is noted before and after."""
+def test_an_intermittent_follower_unsubscribes_and_returns(peer: Peer) -> None:
+    """One topic at a time; the ledger records the request and its confirmation."""
     plan = next(plan for plan in FOLLOWERS if plan.comes_and_goes)
     client = peer.follower(plan)
     while not isinstance(peer.requests()[-1], messages.Unsubscribe):
@@ -221,12 +221,12 @@ def test_whoever_comes_and_goes_ends_a_topic_and_returns(peer: Peer) -> None:
     assert isinstance(left, messages.Unsubscribe)
     assert isinstance(back, messages.Subscribe)
     assert left.topic == back.topic
-    told = [kind for kind in peer.kinds() if kind in kinds.OF_FOLLOWERS]
-    assert [kinds.UNFOLLOWING, kinds.UNFOLLOWED, kinds.FOLLOWING] == told[-3:]
+    recorded = [kind for kind in peer.kinds() if kind in kinds.OF_FOLLOWERS]
+    assert [kinds.UNFOLLOWING, kinds.UNFOLLOWED, kinds.FOLLOWING] == recorded[-3:]
 
 
-def test_a_slow_follower_stops_and_goes_on(peer: Peer) -> None:
-    """While it reads nothing it asks for nothing: the answer would not be read."""
+def test_a_slow_follower_pauses_and_resumes(peer: Peer) -> None:
+    """While it is paused it sends no request: it would not read the answer."""
     plan = next(plan for plan in FOLLOWERS if plan.slow)
     client = peer.follower(plan)
     states = set()
@@ -240,14 +240,14 @@ def test_a_slow_follower_stops_and_goes_on(peer: Peer) -> None:
 
 
 def test_keys_are_the_same_in_every_run() -> None:
-    """A follower comes back under its key, also to a rig that was started anew."""
+    """A follower returns under its own key, even to a restarted rig."""
     assert boxes_of("alice").public_key == ALICE.boxes.public_key
     assert key_id(ALICE.boxes.public_key).hex() == ALICE.key
     assert len({plan.key for plan in FOLLOWERS}) == len(FOLLOWERS)
 
 
-def test_followers_follow_what_is_neither_dropped_nor_turned_away() -> None:
-    """What expires, or is redirected from a full queue, would look lost."""
+def test_followers_use_only_topics_that_lose_no_messages() -> None:
+    """Expired messages, or those redirected from a full queue, would look lost."""
     plans: dict[str, QueuePlan] = {plan.name: plan for plan in QUEUES}
     followed = {topic for plan in FOLLOWERS for topic in plan.topics}
 

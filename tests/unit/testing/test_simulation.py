@@ -1,4 +1,4 @@
-"""The simulation itself: what each part of it promises; tests/simulation uses it in earnest."""
+"""The simulation, part by part; tests/simulation has the long runs."""
 
 from random import Random
 
@@ -8,17 +8,17 @@ from braidmq.testing.simulation import World, survives
 
 
 def test_a_world_publishes_delivers_and_settles() -> None:
-    """A run without faults does what brokers do, and keeps every promise."""
+    """A run without faults uses the broker's features and keeps every promise."""
     world = World(1)
     world.run(400)
-    told = summarize(world.scene.ledger)
+    summary = summarize(world.scene.ledger)
 
-    assert min(told.confirmed, told.deliveries, told.settled) > 0
+    assert min(summary.confirmed, summary.deliveries, summary.settled) > 0
     assert [] == world.drain()
 
 
 def test_equal_seeds_replay_the_world() -> None:
-    """The same seed gives the same ledger, line by line; another seed another."""
+    """The same seed gives the same ledger, line by line; another seed gives another."""
     ledgers = []
     for seed in (5, 5, 6):
         world = World(seed)
@@ -30,7 +30,7 @@ def test_equal_seeds_replay_the_world() -> None:
 
 
 def test_a_verdict_on_a_crashed_disk_leaves_the_world_alone() -> None:
-    """`survives` works on forks: the world that it asks about goes on as if nothing was."""
+    """`survives` works on forks and does not change the world it checks."""
     world = World(2)
     world.run(300)
     events = list(world.scene.ledger.events)
@@ -41,8 +41,8 @@ def test_a_verdict_on_a_crashed_disk_leaves_the_world_alone() -> None:
     assert operations == world.disk.operations
 
 
-def test_losing_the_disk_is_seen() -> None:
-    """A world that starts again with nothing has lost its subscriptions, and is blamed."""
+def test_the_loss_of_the_disk_is_found() -> None:
+    """A world that restarts on an empty disk has lost its subscriptions."""
     world = World(3)
     world.run(300)
     empty = World(4).disk.kill()
@@ -51,7 +51,7 @@ def test_losing_the_disk_is_seen() -> None:
 
 
 def test_clients_subscribe_publish_and_confirm() -> None:
-    """Client by client: a consumer gets what a publisher sent, and its settling is noted."""
+    """A consumer gets the publisher's messages, and the ledger records that it settled them."""
     world = World(4)
     plan = next(plan for plan in PLANS if plan.name == "faithful")
     consumer = world.join(plan)

@@ -1,4 +1,4 @@
-"""The UDP proxy: what it does to datagrams, in what order, and that it counts all of it."""
+"""The UDP proxy: what it does to datagrams, in what order, and its counters."""
 
 import asyncio
 import socket
@@ -33,7 +33,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 class Socket(asyncio.DatagramProtocol):
-    """A UDP socket that keeps what comes, and echoes if asked to."""
+    """A UDP socket that keeps what it receives, and can echo it."""
 
     def __init__(self, *, echoes: bool = False) -> None:
         self.received: list[bytes] = []
@@ -43,7 +43,7 @@ class Socket(asyncio.DatagramProtocol):
         self.transport: asyncio.DatagramTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.DatagramTransport", transport)  # not always one by class
+        self.transport = cast("asyncio.DatagramTransport", transport)  # uvloop's is no subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed.set()
@@ -58,7 +58,7 @@ class Socket(asyncio.DatagramProtocol):
     def port(self) -> int:
         return int(self.transport.get_extra_info("sockname")[1])
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self.transport.sendto(data)
 
     async def close(self) -> None:
@@ -68,7 +68,7 @@ class Socket(asyncio.DatagramProtocol):
 
 @asynccontextmanager
 async def sockets() -> AsyncIterator[Callable[..., Awaitable[Socket]]]:
-    """Give a function that opens a socket: a client of *port*, or without one a server."""
+    """Yield a function that opens a socket: a client of *port*, or a server if it is 0."""
     loop = asyncio.get_running_loop()
     opened: list[Socket] = []
 
@@ -79,9 +79,9 @@ async def sockets() -> AsyncIterator[Callable[..., Awaitable[Socket]]]:
             local_addr=("127.0.0.1", local),
             remote_addr=remote,
         )
-        # On a busy machine what was held back comes all at once, and the kernel drops it.
-        kept = transport.get_extra_info("socket")
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, module.SOCKET_BUFFER_BYTES)
+        # On a busy machine delayed datagrams may arrive in a burst that the kernel would drop.
+        raw = transport.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, module.SOCKET_BUFFER_BYTES)
         opened.append(made)
         return made
 
@@ -93,7 +93,7 @@ async def sockets() -> AsyncIterator[Callable[..., Awaitable[Socket]]]:
 
 
 class Script(Dice):
-    """Dice that fall as a test says, and then as if there were none."""
+    """Dice that give the scripted fates, then let everything pass."""
 
     def __init__(self, *fates: list[Fate]) -> None:
         super().__init__("", FAIR)
@@ -108,7 +108,7 @@ def numbers(count: int) -> Iterator[bytes]:
 
 
 def is_accounted_for(counts: Counts, held: int = 0) -> bool:
-    """Whether each datagram that came was lost, passed on, dropped or is still held."""
+    """Return whether each received datagram was lost, passed on, dropped or is still held."""
     copies = counts.received - counts.lost + counts.doubled
     return copies == counts.passed + counts.dropped + held
 
@@ -120,8 +120,8 @@ async def until_received(counts: Counts, count: int) -> None:
 # --- the dice -------------------------------------------------------------------------------
 
 
-def test_one_seed_has_one_fate() -> None:
-    """The n-th datagram's, in every run; another seed has others."""
+def test_one_seed_always_gives_the_same_fates() -> None:
+    """In every run; another seed gives others."""
     runs = [
         [dice.throw() for _ in range(1_000)]
         for dice in (Dice("7", BAD_WEATHER), Dice("7", BAD_WEATHER), Dice("8", BAD_WEATHER))
@@ -131,8 +131,8 @@ def test_one_seed_has_one_fate() -> None:
     assert runs[0] != runs[2]
 
 
-def test_the_shares_are_as_they_were_asked_for() -> None:
-    """Of ten thousand, within one in a hundred; and all of them are what they are called."""
+def test_the_shares_are_as_configured() -> None:
+    """In ten thousand throws, to within one percent."""
     weather = Weather(loss=0.1, doubled=0.2, reordered=0.3, overtakers=3, delayed=0.1)
     dice = Dice("1", weather)
     throws = [dice.throw() for _ in range(10_000)]
@@ -150,14 +150,14 @@ def test_the_shares_are_as_they_were_asked_for() -> None:
 
 
 def test_fair_weather_does_nothing() -> None:
-    """Unless it is asked for, datagrams pass."""
+    """By default every datagram passes."""
     dice = Dice("1", FAIR)
 
     assert 1_000 * [[NOW]] == [dice.throw() for _ in range(1_000)]
 
 
 def test_a_storm_lets_nothing_pass() -> None:
-    """Nothing at all, that is: a cable that is cut."""
+    """Like a cut cable."""
     dice = Dice("1", replace(BAD_WEATHER, loss=1.0))
 
     assert 1_000 * [[]] == [dice.throw() for _ in range(1_000)]
@@ -173,17 +173,17 @@ ORDERS: dict[str, tuple[list[list[Fate]], str]] = {
     "one is overtaken by two": ([[TWO]], "bcadef"),
     "its double is overtaken": ([[NOW, ONE]], "abacdef"),
     "two are overtaken by one and the same": ([[ONE], [ONE]], "cabdef"),
-    "what was overtaken overtakes": ([[ONE], [TWO]], "cabdef"),
+    "an overtaken one overtakes": ([[ONE], [TWO]], "cabdef"),
     "one waits for one that is lost": ([[ONE], []], "cadef"),
-    "one waits for its time": ([[Fate(delay_s=LONG_S)]], "bcdef"),
-    "one waits for more than come": ([[NOW], [Fate(overtakers=9)]], "acdef"),
+    "one is delayed": ([[Fate(delay_s=LONG_S)]], "bcdef"),
+    "one waits for more than arrive": ([[NOW], [Fate(overtakers=9)]], "acdef"),
 }
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("case", ORDERS)
-async def test_datagrams_leave_in_the_order_that_the_dice_say(case: str) -> None:
-    """Whatever waits for others does not wait for the clock."""
+async def test_datagrams_leave_in_the_order_of_their_fates(case: str) -> None:
+    """A datagram that waits to be overtaken does not wait for the clock."""
     fates, order = ORDERS[case]
     passed: list[bytes] = []
     counts = Counts()
@@ -194,17 +194,17 @@ async def test_datagrams_leave_in_the_order_that_the_dice_say(case: str) -> None
     lane.close()
 
     assert order == b"".join(passed).decode()
-    counts.passed = len(passed)  # whoever sends counts it
+    counts.passed = len(passed)  # the sender counts it
     assert is_accounted_for(counts)
     assert (held, 0) == (counts.dropped, lane.held)
 
 
 @pytest.mark.asyncio
-async def test_what_nothing_overtakes_passes_by_itself() -> None:
-    """The last datagram of all would else be lost."""
+async def test_a_datagram_that_nothing_overtakes_passes_after_a_while() -> None:
+    """Otherwise the very last datagram would be lost."""
     passed: list[bytes] = []
     lane = Lane(Script([ONE], [Fate(delay_s=0.001)]), Counts(), passed.append, hold_s=LONG_S)
-    lane.take(b"overtaken by the next, when its time has come")
+    lane.take(b"overtaken by the next, once that is due")
     lane.take(b"delayed")
     await until(lambda: 2 == len(passed))
     assert b"delayed" == passed[0]
@@ -216,8 +216,8 @@ async def test_what_nothing_overtakes_passes_by_itself() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_long_queue_moves_on_without_end() -> None:
-    """Each waits for the one before it: no stack is as deep as that."""
+async def test_a_long_chain_of_waiting_datagrams_is_released() -> None:
+    """Each waits for the one before it; releasing them does not overflow the stack."""
     passed: list[bytes] = []
     fates = [[Fate(overtakers=number)] for number in range(1, 1_501)]
     lane = Lane(Script(*fates), Counts(), passed.append, hold_s=LONG_S)
@@ -229,8 +229,8 @@ async def test_a_long_queue_moves_on_without_end() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_lane_holds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has no room is dropped and counted."""
+async def test_the_number_of_held_datagrams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further ones are dropped and counted."""
     monkeypatch.setattr(module, "HELD_MAX", 2)
     passed: list[bytes] = []
     counts = Counts()
@@ -246,8 +246,8 @@ async def test_what_a_lane_holds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_each_client_has_a_way_of_its_own(new_loop: NewLoop) -> None:
-    """The server sees each come from another port, and each gets its own answers."""
+def test_each_client_has_its_own_port_at_the_server(new_loop: NewLoop) -> None:
+    """So each gets its own answers."""
 
     async def run() -> None:
         async with sockets() as open_one:
@@ -256,28 +256,28 @@ def test_each_client_has_a_way_of_its_own(new_loop: NewLoop) -> None:
                 clients = [await open_one(proxy.port) for _ in range(3)]
                 for data in numbers(10):
                     for number, client in enumerate(clients):
-                        client.say(data + bytes([number]))
+                        client.send(data + bytes([number]))
                 await until(lambda: all(len(client.received) == 10 for client in clients))
 
                 for number, client in enumerate(clients):
                     sent = [data + bytes([number]) for data in numbers(10)]
                     assert sent == client.received
                 assert (3, 3) == (len(proxy), len(server.peers))
-                there = Counts(received=30, passed=30)
-                assert (there, there) == (proxy.to_server, proxy.to_client)
+                expected = Counts(received=30, passed=30)
+                assert (expected, expected) == (proxy.to_server, proxy.to_client)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(run())
 
 
 async def exchange(seed: int, weather: Weather) -> tuple[list[bytes], list[bytes], UdpProxy]:
-    """Send 500 datagrams to an echo; return what came there, and what came back."""
+    """Send 500 datagrams to an echo server; return what arrived there and what came back."""
     async with sockets() as open_one:
         server = await open_one(echoes=True)
         async with udp_proxy(("127.0.0.1", server.port), seed=seed, weather=weather) as proxy:
             client = await open_one(proxy.port)
             for number, data in enumerate(numbers(500), 1):
-                client.say(data)
+                client.send(data)
                 if number % 50 == 0:  # the kernel's buffers are bounded
                     await until_received(proxy.to_server, number)
             await until(lambda: not proxy.held)
@@ -289,15 +289,15 @@ async def exchange(seed: int, weather: Weather) -> tuple[list[bytes], list[bytes
 
 
 @pytest.mark.asyncio
-async def test_all_that_happens_is_counted() -> None:
-    """In both directions; and what comes was sent, as it was sent."""
+async def test_every_datagram_is_counted() -> None:
+    """In both directions; no datagram is altered."""
     sent = list(numbers(500))
     there, back, proxy = await exchange(3, BAD_WEATHER)
 
-    for came, counts in ((there, proxy.to_server), (back, proxy.to_client)):
-        assert set(came) <= set(sent)
-        assert len(came) == counts.passed
-        assert came != sorted(came)
+    for arrived, counts in ((there, proxy.to_server), (back, proxy.to_client)):
+        assert set(arrived) <= set(sent)
+        assert len(arrived) == counts.passed
+        assert arrived != sorted(arrived)
         assert 0 == counts.dropped
         assert is_accounted_for(counts)
         for what, count in asdict(counts).items():
@@ -307,69 +307,69 @@ async def test_all_that_happens_is_counted() -> None:
 
 @pytest.mark.asyncio
 async def test_one_seed_loses_the_same_datagrams() -> None:
-    """So that a failing run can be looked at again."""
+    """So that a failing run can be reproduced."""
     runs = [await exchange(seed, replace(BAD_WEATHER, loss=0.3)) for seed in (5, 5, 6)]
-    came = [set(there) for there, _, _ in runs]
+    arrived = [set(there) for there, _, _ in runs]
 
-    assert came[0] == came[1]
-    assert came[0] != came[2]
+    assert arrived[0] == arrived[1]
+    assert arrived[0] != arrived[2]
 
 
 @pytest.mark.asyncio
-async def test_a_server_may_be_away_for_a_while() -> None:
-    """What is sent meanwhile is lost; the client's way stays its way."""
+async def test_a_server_may_be_down_for_a_while() -> None:
+    """Datagrams sent meanwhile are lost; the client keeps its port at the server."""
     async with sockets() as open_one:
         server = await open_one(echoes=True)
         port = server.port
         async with udp_proxy(("127.0.0.1", port), seed=1, weather=FAIR) as proxy:
             client = await open_one(proxy.port)
-            client.say(b"1")
+            client.send(b"1")
             await until(lambda: client.received)
-            ways = set(server.peers)
+            ports = set(server.peers)
             await server.close()
             for number in range(2, 10):
-                client.say(b"nobody")
+                client.send(b"lost")
                 await until_received(proxy.to_server, number)
             again = await open_one(local=port, echoes=True)
             while b"2" != client.received[-1]:
-                client.say(b"2")
+                client.send(b"2")
                 await until_received(proxy.to_server, proxy.to_server.received + 1)
 
-            assert ways == again.peers
+            assert ports == again.peers
             assert {b"2"} == set(again.received)
             assert {b"1", b"2"} == set(client.received)
 
 
 @pytest.mark.asyncio
-async def test_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that was silent the longest is forgotten, and may come again by another way."""
+async def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client that was silent longest is forgotten, and may return under another port."""
     monkeypatch.setattr(module, "CLIENTS_MAX", 2)
     async with sockets() as open_one:
         server = await open_one(echoes=True)
         async with udp_proxy(("127.0.0.1", server.port), seed=1, weather=FAIR) as proxy:
             first, second, third = [await open_one(proxy.port) for _ in range(3)]
             for count, client in enumerate((first, second, first, third), 1):
-                client.say(b"x")
+                client.send(b"x")
                 await until_received(proxy.to_client, count)
             assert (2, 1, 3) == (len(proxy), proxy.forgotten, len(server.peers))
-            first.say(b"x")
+            first.send(b"x")
             await until(lambda: 3 == len(first.received))
             assert 3 == len(server.peers)
-            second.say(b"x")
+            second.send(b"x")
             await until(lambda: 2 == len(second.received))
             assert (2, 2, 4) == (len(proxy), proxy.forgotten, len(server.peers))
 
 
 @pytest.mark.asyncio
-async def test_a_proxy_that_is_closed_holds_nothing() -> None:
-    """What was under way is dropped and counted, and no timer is left behind."""
+async def test_a_closed_proxy_holds_nothing() -> None:
+    """Held datagrams are dropped and counted, and no timer is left behind."""
     async with sockets() as open_one:
         server = await open_one()
         weather = Weather(delayed=1.0, delay_s=LONG_S)
         async with udp_proxy(("127.0.0.1", server.port), seed=1, weather=weather) as proxy:
             client = await open_one(proxy.port)
             for data in numbers(20):
-                client.say(data)
+                client.send(data)
             await until(lambda: 20 == proxy.held)
 
     assert (0, 0, 20) == (proxy.held, len(proxy), proxy.to_server.dropped)
@@ -386,7 +386,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize("settings", IMPOSSIBLE, ids=str)
-def test_weather_that_cannot_be_is_a_mistake(settings: dict[str, float]) -> None:
-    """It is the test's own, and is found at once."""
+def test_impossible_weather_is_an_error(settings: dict[str, float]) -> None:
+    """The mistake is in the test, and is reported at once."""
     with pytest.raises(AssertionError):
         replace(FAIR, **settings)  # type: ignore[arg-type] # the types are right, the values not

@@ -23,7 +23,7 @@ from braidmq.wire.vibe import frames, messages
 
 
 class Peer:
-    """What a client under test has sent, and the clock that it reads."""
+    """The frames that a client under test has sent, and the clock that it reads."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -74,22 +74,22 @@ def peer() -> Peer:
     return Peer()
 
 
-def test_a_publisher_notes_answers_one_by_one(peer: Peer) -> None:
-    """Each PublishAck confirms, each Error leaves the outcome open, and none is waited for."""
+def test_a_publisher_records_answers_one_by_one(peer: Peer) -> None:
+    """A PublishAck confirms a publish, an Error leaves its outcome open."""
     publisher = VibePublisher(peer.scene, "p1", peer.sent.append)
     publisher.publish([WORK, WORK, WORK])
     answer(publisher, messages.CONNECT_ACK, "connect")
     assert 3 == publisher.unanswered
     answer(publisher, messages.PUBLISH_ACK, "p1-1")
     answer(publisher, messages.ERROR, "p1-2")
-    told = summarize(peer.scene.ledger)
+    summary = summarize(peer.scene.ledger)
 
     assert 1 == publisher.unanswered
-    assert (3, 1, 1) == (told.attempted, told.confirmed, told.refused)
+    assert (3, 1, 1) == (summary.attempted, summary.confirmed, summary.refused)
 
 
-def test_a_repeat_has_the_dedup_id_of_its_first(peer: Peer) -> None:
-    """What is published again is the same payload under another id; its answer confirms."""
+def test_a_repeat_has_the_dedup_id_of_the_first_publish(peer: Peer) -> None:
+    """It has the same payload under another id; its answer confirms the message."""
     publisher = VibePublisher(peer.scene, "p1", peer.sent.append)
     while not peer.scene.repeatable:
         publisher.publish([WORK])
@@ -105,7 +105,7 @@ def test_a_repeat_has_the_dedup_id_of_its_first(peer: Peer) -> None:
 
 
 def test_old_messages_are_not_repeated(peer: Peer) -> None:
-    """Beyond the window in which the broker knows a dedup id it would be stored again."""
+    """Beyond the deduplication window the broker would store them again."""
     publisher = VibePublisher(peer.scene, "p1", peer.sent.append)
     while not peer.scene.repeatable:
         publisher.publish([WORK])
@@ -117,10 +117,10 @@ def test_old_messages_are_not_repeated(peer: Peer) -> None:
 
 
 def test_a_consumer_declares_before_it_subscribes(peer: Peer) -> None:
-    """A Subscribe would make a queue without its options; so it waits for the answer."""
+    """A Subscribe would create the queue without its options, so it waits for the answer."""
     client = VibeConsumer(peer.scene, "c1", peer.sent.append, WORK)
-    asked = [messages.CONNECT, messages.QUEUE_INFO, messages.CREATE_QUEUE]
-    assert asked == [request.type for request in peer.requests()]
+    expected = [messages.CONNECT, messages.QUEUE_INFO, messages.CREATE_QUEUE]
+    assert expected == [request.type for request in peer.requests()]
     answer(client, messages.CREATE_QUEUE, "create")
 
     assert messages.SUBSCRIBE == peer.requests()[-1].type
@@ -128,8 +128,8 @@ def test_a_consumer_declares_before_it_subscribes(peer: Peer) -> None:
     assert {"work"} == peer.scene.declared
 
 
-def test_a_refused_declaration_is_tried_again(peer: Peer) -> None:
-    """Without a queue there is no subscription, and nothing to publish to."""
+def test_a_refused_declaration_is_retried(peer: Peer) -> None:
+    """Without the queue there is nothing to subscribe or publish to."""
     client = VibeConsumer(peer.scene, "c1", peer.sent.append, WORK)
     answer(client, messages.ERROR, "create")
     client.act()
@@ -138,32 +138,32 @@ def test_a_refused_declaration_is_tried_again(peer: Peer) -> None:
     assert [TEMPORARY] == peer.scene.publishable()
 
 
-def test_a_queue_that_is_not_as_declared_is_noted(peer: Peer) -> None:
-    """Unknown, of another mode, with other dead letters: each is told to the ledger."""
+def test_a_queue_that_is_not_as_declared_is_recorded(peer: Peer) -> None:
+    """Unknown, with another mode, or with another dead-letter queue."""
     as_declared = {"deliveryMode": 0, "deadLetterQueueName": "graves.work"}
-    told = [
+    infos = [
         b"",
         json.dumps({**as_declared, "deliveryMode": 1}).encode(),
         json.dumps({**as_declared, "deadLetterQueueName": "dlq.work"}).encode(),
     ]
 
     assert WORK.is_as_declared(json.dumps(as_declared).encode())
-    for info in told:
+    for info in infos:
         client = VibeConsumer(peer.scene, "c1", peer.sent.append, WORK)
         answer(client, messages.QUEUE_INFO, "info", info)
         assert kinds.UNDECLARED == peer.kinds()[-1]
 
 
-def test_attempts_are_part_of_a_declaration() -> None:
-    """A limit that was declared must be there after a restart."""
+def test_the_retry_limit_is_part_of_a_declaration() -> None:
+    """A declared limit must still be there after a restart."""
     info = {"deliveryMode": 0, "deadLetterQueueName": "dlq.silent", "maxRetryAttempts": 3}
 
     assert not SILENT.is_as_declared(json.dumps(info).encode())
     assert SILENT.is_as_declared(json.dumps({**info, "maxRetryAttempts": 1000}).encode())
 
 
-def test_only_a_pong_in_time_makes_an_acknowledgement_taken(peer: Peer) -> None:
-    """Later, another consumer may have had the message, and the broker ignores the first."""
+def test_an_acknowledgement_counts_only_with_a_pong_in_time(peer: Peer) -> None:
+    """After the timeout the broker may have redelivered the message and ignore the ACK."""
     client = peer.consumer(WORK)
     for message_id, waits_s in (("m1", 0.5), ("m2", 1.5)):
         deliver(client, message_id)
@@ -177,7 +177,7 @@ def test_only_a_pong_in_time_makes_an_acknowledgement_taken(peer: Peer) -> None:
 
 
 def test_the_payload_of_another_strand_is_unpacked(peer: Peer) -> None:
-    """Bytes that are no JSON come as base64; the ledger knows them as they were sent."""
+    """Bytes that are not JSON arrive as base64; the ledger records them as published."""
     client = peer.consumer(WORK)
     packed = json.dumps(base64.b64encode(b"\xff").decode()).encode()
     headers = {"deliveryAttempts": "2", "contentEncoding": "base64"}
@@ -187,8 +187,8 @@ def test_the_payload_of_another_strand_is_unpacked(peer: Peer) -> None:
     assert (kinds.PUSH, kinds.digest(b"\xff"), 2) == (event.kind, event.digest, event.attempts)
 
 
-def test_a_delivery_is_answered_once_whatever_came_before(peer: Peer) -> None:
-    """What was to be said to an earlier delivery of the same message is not said any more."""
+def test_a_redelivery_is_answered_only_once(peer: Peer) -> None:
+    """The pending answer to the earlier delivery is dropped."""
     client = peer.consumer(WORK)
     deliver(client, "m1")
     answer(client, messages.DELIVER, "m1", b'"m1"', {"deliveryAttempts": "2"})
@@ -197,8 +197,8 @@ def test_a_delivery_is_answered_once_whatever_came_before(peer: Peer) -> None:
     assert 1 == [request.type for request in peer.requests()].count(messages.ACK)
 
 
-def test_without_care_deliveries_end_otherwise(peer: Peer) -> None:
-    """Some are rejected, some given back, some forgotten; none of that is an end by itself."""
+def test_a_careless_consumer_rejects_requeues_and_forgets(peer: Peer) -> None:
+    """None of that settles a message by itself."""
     client = peer.consumer(WORK)
     client.care = 0.0
     for number in range(60):
@@ -211,8 +211,8 @@ def test_without_care_deliveries_end_otherwise(peer: Peer) -> None:
     assert kinds.TAKE not in peer.kinds()
 
 
-def test_a_rejection_without_dead_letters_is_an_end(peer: Peer) -> None:
-    """Nothing is left of it anywhere: the ledger must not wait for it."""
+def test_a_rejection_without_dead_letters_settles_the_message(peer: Peer) -> None:
+    """The message is gone, so the ledger must not expect it."""
     client = peer.consumer(SILENT)
     client.care = 0.0
     for number in range(20):
@@ -223,8 +223,8 @@ def test_a_rejection_without_dead_letters_is_an_end(peer: Peer) -> None:
     assert len(rejected) == peer.kinds().count(kinds.TAKE) > 0
 
 
-def test_whoever_leaves_comes_back(peer: Peer) -> None:
-    """An Unsubscribe is told before and after, and followed by a new subscription."""
+def test_a_consumer_that_unsubscribes_returns(peer: Peer) -> None:
+    """The ledger records the request and its answer; then the consumer subscribes again."""
     client = peer.consumer(WORK)
     client.leave()
     answer(client, messages.UNSUBSCRIBE_ACK, "leave")
@@ -234,7 +234,7 @@ def test_whoever_leaves_comes_back(peer: Peer) -> None:
 
 
 def test_a_deleted_queue_is_declared_again(peer: Peer) -> None:
-    """The end is noted when it is asked for and when it is answered."""
+    """The ledger records the request and its answer."""
     client = peer.consumer(TEMPORARY)
     client.delete()
     answer(client, messages.DELETE_QUEUE, "delete")
@@ -243,8 +243,8 @@ def test_a_deleted_queue_is_declared_again(peer: Peer) -> None:
     assert messages.CREATE_QUEUE == peer.requests()[-1].type
 
 
-def test_every_queue_that_keeps_letters_has_a_reader_of_them() -> None:
-    """Otherwise what was given up on would look lost."""
+def test_every_dead_letter_queue_has_a_consumer() -> None:
+    """Otherwise dead-lettered messages would look lost."""
     kept = {plan.letters_name for plan in QUEUES if plan.keeps_letters}
 
     assert kept == {plan.name for plan in LETTERS}

@@ -1,4 +1,4 @@
-"""QUIC peers for tests: listener and clients on the loopback, a proxy that loses datagrams."""
+"""QUIC peers for tests: a listener and clients on the loopback, and a lossy proxy."""
 
 import asyncio
 import random
@@ -6,8 +6,9 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from aioquic.asyncio.client import connect as connect_stranger
+from aioquic.asyncio.client import connect as connect_aioquic
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
@@ -19,6 +20,7 @@ from braidmq.transport.quic import ALPN, QuicLimits
 from braidmq.transport.quic_client import KEEPALIVE_S, QuicClient, Trust, connect
 from braidmq.transport.quic_server import QuicListener
 from braidmq.transport.quic_streams import StreamWire
+from tests.integration.blip.peer import until
 
 LIMITS = QuicLimits(
     output_buffer_bytes=100_000, stream_window_bytes=64_000, connection_window_bytes=128_000
@@ -26,12 +28,12 @@ LIMITS = QuicLimits(
 
 
 class Recorder:
-    """A connection that keeps what it is told, and echoes if asked to."""
+    """A connection that keeps its data and events, and can echo."""
 
     def __init__(self, wire: StreamWire, *, greets: bool = True, echoes: bool = False) -> None:
         self.wire = wire
         self.received = bytearray()
-        self.told: list[str] = []
+        self.events: list[str] = []
         self._echoes = echoes
         if greets:
             wire.greeted()
@@ -42,15 +44,15 @@ class Recorder:
             self.wire.write(data)
 
     def finish_input(self) -> None:
-        self.told.append("finished")
+        self.events.append("finished")
         if self._echoes:
             self.wire.close()
 
     def set_writable(self, writable: bool) -> None:
-        self.told.append("writable" if writable else "full")
+        self.events.append("writable" if writable else "full")
 
     def lost(self) -> None:
-        self.told.append("lost")
+        self.events.append("lost")
 
 
 class Listening:
@@ -78,7 +80,7 @@ class Listening:
         )
 
     def die(self) -> int:
-        """End as a killed process does, without a word to anybody; return the port."""
+        """Disappear silently, like a killed process; return the port."""
         port = self.port
         self.listener.drop_socket()
         for carrier in list(self.listener.carriers):
@@ -110,7 +112,7 @@ class Listening:
 async def listening(
     directory: Path, limits: QuicLimits = LIMITS, **options: bool
 ) -> AsyncIterator[Listening]:
-    """Serve for a while."""
+    """Run a listener inside the block."""
     started = Listening(directory, **options)
     started.start(limits)
     try:
@@ -120,14 +122,37 @@ async def listening(
 
 
 def opened(client: QuicClient) -> Recorder:
-    """Return a new stream's recorder."""
+    """Open a stream and return its recorder."""
     wire = client.open_stream(Recorder)
     assert isinstance(wire.carried, Recorder)
     return wire.carried
 
 
-class Stranger(QuicConnectionProtocol):
-    """A client that is not ours, does what ours would not, and hears nothing."""
+class Ends(NamedTuple):
+    """One stream of a client, with both its ends."""
+
+    server: Listening
+    client: QuicClient
+    stream: Recorder
+    """The client's end."""
+    served: Recorder
+    """The server's end."""
+
+
+@asynccontextmanager
+async def one_stream(directory: Path) -> AsyncIterator[Ends]:
+    """Serve a client that has opened one stream and sent the byte `x` on it."""
+    async with listening(directory) as server:
+        client = await server.connect()
+        stream = opened(client)
+        stream.wire.write(b"x")
+        await until(lambda: server.accepted)
+        yield Ends(server, client, stream, server.accepted[0])
+        await client.close()
+
+
+class AioquicClient(QuicConnectionProtocol):
+    """The client of aioquic itself, which can do what ours would not; it ignores all events."""
 
     @property
     def quic(self) -> QuicConnection:
@@ -137,7 +162,7 @@ class Stranger(QuicConnectionProtocol):
         pass
 
     def open_stopped(self) -> int:
-        """Ask the server to send nothing on a new stream, which says nothing yet."""
+        """Send STOP_SENDING on a new stream that carries no data yet."""
         stream_id = self.quic.get_next_available_stream_id()
         self.quic.send_stream_data(stream_id, b"")
         self.stop(stream_id)
@@ -147,7 +172,7 @@ class Stranger(QuicConnectionProtocol):
         self.quic.stop_stream(stream_id, 0)
         self.transmit()
 
-    def say(self, stream_id: int, data: bytes, *, ends: bool = False) -> None:
+    def send(self, stream_id: int, data: bytes, *, ends: bool = False) -> None:
         self.quic.send_stream_data(stream_id, data, end_stream=ends)
         self.transmit()
 
@@ -157,13 +182,13 @@ class Stranger(QuicConnectionProtocol):
 
 
 @asynccontextmanager
-async def stranger(server: Listening) -> AsyncIterator[Stranger]:
-    """Connect with the library's own client for a while."""
+async def aioquic_client(server: Listening) -> AsyncIterator[AioquicClient]:
+    """Connect with the client of aioquic inside the block."""
     settings = QuicConfiguration(alpn_protocols=[ALPN], verify_mode=ssl.CERT_NONE)
-    async with connect_stranger(
-        "127.0.0.1", server.port, configuration=settings, create_protocol=Stranger
+    async with connect_aioquic(
+        "127.0.0.1", server.port, configuration=settings, create_protocol=AioquicClient
     ) as peer:
-        assert isinstance(peer, Stranger)
+        assert isinstance(peer, AioquicClient)
         yield peer
 
 
@@ -192,7 +217,7 @@ class Proxy(asyncio.DatagramProtocol):
 async def lossy(
     server_port: int, *, seed: int, loss: float, later: float
 ) -> AsyncIterator[tuple[int, Proxy, Proxy]]:
-    """Yield a port that leads to the server's over a bad network, and both directions of it."""
+    """Yield a port that leads to the server over a bad network, and its two directions."""
     loop = asyncio.get_running_loop()
     peer: list[tuple[str, int]] = []
 

@@ -1,4 +1,4 @@
-"""Binding: which address a listener gets, and one error when it gets none."""
+"""Binding: the address that a listener gets, and the error if it gets none."""
 
 import socket
 from pathlib import Path
@@ -11,8 +11,8 @@ from braidmq.transport.binding import bind_tcp, bind_udp, shown_address
 HAS_IPV6 = Path("/proc/net/if_inet6").exists()
 
 
-def test_port_0_is_any_free_port() -> None:
-    """The address shown is the one that was given."""
+def test_port_0_means_any_free_port() -> None:
+    """The shown address has the actual port."""
     with bind_tcp("blip", "127.0.0.1", 0) as bound:
         assert f"127.0.0.1:{bound.getsockname()[1]}" == shown_address(bound)
         assert 0 != bound.getsockname()[1]
@@ -20,13 +20,13 @@ def test_port_0_is_any_free_port() -> None:
 
 @pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
 def test_an_ipv6_address_is_shown_in_brackets() -> None:
-    """So that the port can be told from the address."""
+    """To separate the port from the address."""
     with bind_tcp("blip", "::1", 0) as bound:
         assert f"[::1]:{bound.getsockname()[1]}" == shown_address(bound)
 
 
-def test_a_taken_address_is_an_error_with_its_name() -> None:
-    """Strand, address and reason; exit code 69."""
+def test_an_address_in_use_is_an_error() -> None:
+    """It names strand, address and reason, and has exit code 69."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(AddressInUseError, match=f"blip: .*127.0.0.1:{port}: ") as caught:
@@ -36,14 +36,14 @@ def test_a_taken_address_is_an_error_with_its_name() -> None:
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 300])
-def test_a_host_that_is_none_is_the_same_error(host: str) -> None:
-    """A name that cannot be resolved, or is no name, does not end in a traceback."""
+def test_an_unknown_host_is_the_same_error(host: str) -> None:
+    """A name that is invalid or cannot be resolved does not end in a traceback."""
     with pytest.raises(AddressInUseError, match="blip: cannot listen on"):
         bind_tcp("blip", host, 0)
 
 
-def test_a_port_of_a_broker_that_just_ended_can_be_had_again() -> None:
-    """Connections that linger in the kernel do not keep the next start from binding."""
+def test_the_port_of_a_stopped_broker_can_be_bound_again() -> None:
+    """Connections in TIME_WAIT do not prevent the next start."""
     with bind_tcp("blip", "127.0.0.1", 0) as bound:
         assert 1 == bound.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
 

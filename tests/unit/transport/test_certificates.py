@@ -1,4 +1,4 @@
-"""The certificate that a QUIC listener makes once and keeps."""
+"""The certificate that a QUIC listener generates once and keeps."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from braidmq.base.errors import ConfigError
 from braidmq.transport.certificates import CERTIFICATE_FILE, KEY_FILE, load, load_or_make
 
 
-def test_it_is_made_once_and_kept(tmp_path: Path) -> None:
-    """The fingerprint that peers pin outlives a restart."""
+def test_the_certificate_is_generated_once_and_kept(tmp_path: Path) -> None:
+    """The fingerprint that clients pin survives a restart."""
     first = load_or_make("qumbed", tmp_path / "new")
 
     assert first == load_or_make("qumbed", tmp_path / "new")
@@ -17,8 +17,8 @@ def test_it_is_made_once_and_kept(tmp_path: Path) -> None:
     assert first.fingerprint.lower() == first.fingerprint
 
 
-def test_the_key_is_for_its_owner_only(tmp_path: Path) -> None:
-    """0600 when made, and again when somebody has opened it up."""
+def test_only_the_owner_can_read_the_key(tmp_path: Path) -> None:
+    """It gets mode 0600 when generated, and again if the mode was widened."""
     made = load_or_make("qumbed", tmp_path)
     assert 0o600 == made.key.stat().st_mode & 0o777
     made.key.chmod(0o644)
@@ -27,8 +27,8 @@ def test_the_key_is_for_its_owner_only(tmp_path: Path) -> None:
     assert 0o600 == made.key.stat().st_mode & 0o777
 
 
-def test_a_making_that_was_interrupted_is_done_again(tmp_path: Path) -> None:
-    """A key alone is what a crash between the two writes leaves."""
+def test_an_interrupted_generation_is_repeated(tmp_path: Path) -> None:
+    """A crash between the two writes leaves a key without a certificate."""
     load_or_make("qumbed", tmp_path)
     (tmp_path / CERTIFICATE_FILE).unlink()
 
@@ -36,8 +36,8 @@ def test_a_making_that_was_interrupted_is_done_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["no key", "not PEM", "another's key"])
-def test_what_cannot_be_used_names_the_setting(tmp_path: Path, damage: str) -> None:
-    """A lost key is an error, not a new identity; nothing of the files is repeated."""
+def test_an_error_in_the_files_names_the_setting(tmp_path: Path, damage: str) -> None:
+    """A lost key is an error, not a new identity; the error quotes nothing of the files."""
     made = load_or_make("qumbed", tmp_path)
     if damage == "no key":
         made.key.unlink()
@@ -52,8 +52,8 @@ def test_what_cannot_be_used_names_the_setting(tmp_path: Path, damage: str) -> N
     assert "canary" not in str(caught.value)
 
 
-def test_files_that_belong_together_are_loaded(tmp_path: Path) -> None:
-    """An operator's own files go through the same check."""
+def test_matching_files_are_loaded(tmp_path: Path) -> None:
+    """An operator's own files pass the same check."""
     made = load_or_make("qumbed", tmp_path)
 
     assert made == load("qumbed", made.certificate, made.key)

@@ -1,13 +1,13 @@
-"""The bounds that we put on aioquic, and guards for what is private in it."""
+"""The bounds that we put on aioquic, and guards for the private parts of it that we use."""
 
-# ruff: noqa: SLF001 - what is private is the subject here
+# ruff: noqa: SLF001 - private attributes are the subject here
 
 import ssl
 from pathlib import Path
 
 import pytest
 import trustme
-from aioquic.asyncio.client import connect as connect_stranger
+from aioquic.asyncio.client import connect as connect_aioquic
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicErrorCode
@@ -22,10 +22,10 @@ OVERRIDDEN = ("_write_connection_limits", "_write_stream_limits")
 
 
 @pytest.mark.parametrize("name", OVERRIDDEN)
-async def test_what_we_override_is_there_and_is_called(
+async def test_the_methods_that_we_override_exist_and_are_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """An override that nobody calls would leave the windows to the library."""
+    """An override that is never called would leave the windows to the library."""
     original = getattr(BoundedConnection, name)
     calls: list[BoundedConnection] = []
 
@@ -45,8 +45,8 @@ async def test_what_we_override_is_there_and_is_called(
         await client.close()
 
 
-async def test_windows_move_and_never_grow(tmp_path: Path) -> None:
-    """After a megabyte the peer may send one window more, as at the beginning."""
+async def test_flow_control_windows_move_but_never_grow(tmp_path: Path) -> None:
+    """After a megabyte the peer may send one more window, as at the start."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         stream = opened(client)
@@ -58,10 +58,10 @@ async def test_windows_move_and_never_grow(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_unacknowledged_bytes_are_what_was_written_and_not_confirmed(
+async def test_unacknowledged_bytes_are_counted(
     tmp_path: Path,
 ) -> None:
-    """They are counted at the write, and are none once the peer has confirmed them."""
+    """From the write until the peer has acknowledged them."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         stream = opened(client)
@@ -74,8 +74,8 @@ async def test_unacknowledged_bytes_are_what_was_written_and_not_confirmed(
         await client.close()
 
 
-async def test_a_server_says_what_it_allows(tmp_path: Path) -> None:
-    """Its transport parameters: bidirectional streams up to the limit, no others."""
+async def test_a_server_announces_its_limits(tmp_path: Path) -> None:
+    """Its transport parameters allow bidirectional streams up to the limit, and no others."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         quic = client.carrier.quic
@@ -86,7 +86,7 @@ async def test_a_server_says_what_it_allows(tmp_path: Path) -> None:
 
 
 async def test_a_unidirectional_stream_is_refused(tmp_path: Path) -> None:
-    """A peer that opens one although it may not is closed: STREAM_LIMIT_ERROR."""
+    """A peer that opens one anyway is closed with STREAM_LIMIT_ERROR."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         quic = client.carrier.quic
@@ -100,7 +100,7 @@ async def test_a_unidirectional_stream_is_refused(tmp_path: Path) -> None:
 
 
 async def test_there_are_no_session_tickets(tmp_path: Path) -> None:
-    """No ticket, no resumption, no 0-RTT: nothing can be replayed."""
+    """Without tickets there is no resumption and no 0-RTT, so nothing can be replayed."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         tickets: list[object] = []
@@ -115,16 +115,16 @@ async def test_there_are_no_session_tickets(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_the_fingerprint_is_that_of_the_proven_certificate(tmp_path: Path) -> None:
-    """It is read from the handshake."""
+async def test_the_fingerprint_is_that_of_the_verified_certificate(tmp_path: Path) -> None:
+    """It is taken from the handshake."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         assert server.files.fingerprint == client.carrier.quic.peer_fingerprint()
         await client.close()
 
 
-async def test_a_client_certificate_is_asked_for_and_judged(tmp_path: Path) -> None:
-    """The name is told of a client that a CA vouches for; of others there is none."""
+async def test_a_client_certificate_is_requested_and_verified(tmp_path: Path) -> None:
+    """Only a client whose certificate the CA has signed gets a name."""
     ca, other = trustme.CA(), trustme.CA()
     ca_file = tmp_path / "ca.pem"
     ca.cert_pem.write_to_path(ca_file)
@@ -133,10 +133,10 @@ async def test_a_client_certificate_is_asked_for_and_judged(tmp_path: Path) -> N
         for issuer in (ca, other, None):
             settings = QuicConfiguration(alpn_protocols=[ALPN], verify_mode=ssl.CERT_NONE)
             if issuer is not None:
-                made = issuer.issue_cert("client.example", common_name="ada")
-                made.private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
+                issued = issuer.issue_cert("client.example", common_name="ada")
+                issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
                 settings.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.pem")
-            async with connect_stranger(
+            async with connect_aioquic(
                 "127.0.0.1", server.port, configuration=settings
             ) as peer:
                 await peer.ping()
@@ -147,11 +147,11 @@ async def test_a_client_certificate_is_asked_for_and_judged(tmp_path: Path) -> N
     assert ["ada", "", ""] == names
 
 
-async def test_without_being_asked_a_client_shows_no_certificate(tmp_path: Path) -> None:
-    """The switch is off unless it is wanted."""
+async def test_client_certificates_are_not_requested_by_default(tmp_path: Path) -> None:
+    """Then a client has no name."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         (carrier,) = server.listener.carriers
-        assert not carrier.quic.tls._request_client_certificate  # aioquic's switch is there
+        assert not carrier.quic.tls._request_client_certificate  # aioquic's switch exists
         assert "" == carrier.quic.peer_name(server.files.certificate)
         await client.close()

@@ -1,4 +1,4 @@
-"""The client's end: whom it trusts, and what it does when there is nobody."""
+"""The QUIC client: whom it trusts, and how it notices a lost server."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,10 @@ from tests.unit.transport.quic_peers import LIMITS, listening
 pytestmark = pytest.mark.asyncio
 
 
-async def test_it_trusts_a_ca_a_fingerprint_or_anyone_on_request(tmp_path: Path) -> None:
-    """Each is enough alone; by default a stranger's certificate is not."""
+async def test_a_server_is_verified_by_ca_or_fingerprint_unless_insecure(
+    tmp_path: Path,
+) -> None:
+    """By default a self-signed certificate is refused."""
     async with listening(tmp_path) as server:
         for trust in (
             Trust(ca_file=server.files.certificate),
@@ -28,7 +30,7 @@ async def test_it_trusts_a_ca_a_fingerprint_or_anyone_on_request(tmp_path: Path)
 
 
 async def test_another_protocol_is_refused(tmp_path: Path) -> None:
-    """ALPN is exactly qumbed/1: no_application_protocol."""
+    """ALPN must be exactly qumbed/1; otherwise the alert is no_application_protocol."""
     async with listening(tmp_path) as server:
         trust = Trust(insecure=True)
         with pytest.raises(HandshakeError) as caught:
@@ -36,8 +38,8 @@ async def test_another_protocol_is_refused(tmp_path: Path) -> None:
         assert 0x178 == caught.value.code
 
 
-async def test_nobody_there_is_said_at_once(tmp_path: Path) -> None:
-    """A closed port does not cost the handshake timeout."""
+async def test_a_closed_port_is_reported_at_once(tmp_path: Path) -> None:
+    """Without waiting for the handshake timeout."""
     async with listening(tmp_path) as server:
         port = server.port
     with pytest.raises(HandshakeError, match="nothing listens"):
@@ -45,7 +47,7 @@ async def test_nobody_there_is_said_at_once(tmp_path: Path) -> None:
 
 
 async def test_pings_keep_a_silent_connection_open(tmp_path: Path) -> None:
-    """The server hears from a client that has nothing to say."""
+    """The server hears from a client that sends nothing."""
     async with listening(tmp_path) as server:
         trust = Trust(insecure=True)
         client = await connect("127.0.0.1", server.port, trust=trust, keepalive_s=0.05)
@@ -58,7 +60,7 @@ async def test_pings_keep_a_silent_connection_open(tmp_path: Path) -> None:
 
 
 async def test_the_idle_timeout_ends_a_silent_connection(tmp_path: Path) -> None:
-    """Without pings, silence is the end."""
+    """If it sends no pings."""
     limits = replace(LIMITS, idle_timeout_s=0.3)
     async with listening(tmp_path) as server:
         client = await server.connect(limits=limits)
@@ -67,8 +69,8 @@ async def test_the_idle_timeout_ends_a_silent_connection(tmp_path: Path) -> None
         await client.close()
 
 
-async def test_a_server_that_was_killed_and_is_back_is_noticed_at_once(tmp_path: Path) -> None:
-    """It knows the connection no more and says so, by a token that a restart cannot change."""
+async def test_a_restarted_server_is_noticed_at_once(tmp_path: Path) -> None:
+    """It answers with a stateless reset, whose token survives the restart."""
     async with listening(tmp_path) as server:
         client = await server.connect(keepalive_s=0.05)
         server.start(port=server.die())
@@ -79,7 +81,7 @@ async def test_a_server_that_was_killed_and_is_back_is_noticed_at_once(tmp_path:
 
 
 async def test_a_reset_with_a_guessed_token_ends_nothing(tmp_path: Path) -> None:
-    """Only the server can tell the token of a connection."""
+    """Only the server can compute the token of a connection."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         client.route(b"\x40" + 41 * b"?", server.listener.address, 0.0)
@@ -87,8 +89,8 @@ async def test_a_reset_with_a_guessed_token_ends_nothing(tmp_path: Path) -> None
         await client.close()
 
 
-async def test_a_server_that_is_gone_is_noticed_by_its_machine(tmp_path: Path) -> None:
-    """Several refusals in a row, and nothing heard in between, are the end."""
+async def test_a_stopped_server_is_noticed_by_icmp_errors(tmp_path: Path) -> None:
+    """Several in a row, with no datagram received in between, end the connection."""
     async with listening(tmp_path) as server:
         client = await server.connect(keepalive_s=0.05)
         server.die()

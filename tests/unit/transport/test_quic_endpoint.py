@@ -1,4 +1,4 @@
-"""The turn of a UDP endpoint."""
+"""The transmission turns of a UDP endpoint."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from tests.unit.transport.quic_peers import listening, opened
 
 
 @pytest.mark.asyncio
-async def test_many_writes_of_one_turn_are_one_transmission(
+async def test_the_writes_of_one_turn_are_transmitted_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written between two turns leaves together."""
+    """Many small writes become one transmission."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         stream = opened(client)

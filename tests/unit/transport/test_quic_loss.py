@@ -1,4 +1,4 @@
-"""QUIC over a bad network: what the transport promises holds when datagrams do not arrive."""
+"""QUIC over a bad network: the transport keeps its promises when datagrams are lost."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ ECHO_BYTES = 2 * MIB
 PIECE_BYTES = 16 * KIB
 PATIENCE_S = 100
 
-# A handshake may be lost four times in a row, and is tried again later each time.
+# A handshake may be lost four times in a row, with a longer delay before each retry.
 LIMITS = replace(quic_peers.LIMITS, handshake_timeout_s=PATIENCE_S)
 
 WEATHERS = {
@@ -35,7 +35,7 @@ WEATHERS = {
 
 
 class Peaks:
-    """The most that an end has held at any time that anybody looked."""
+    """The most bytes that one end held, as sampled by :meth:`look`."""
 
     def __init__(self) -> None:
         self.unsent_bytes = 0
@@ -47,7 +47,7 @@ class Peaks:
 
 
 class Echo:
-    """Sends back what comes, and reads no more while that finds no room."""
+    """Echoes what it receives, and pauses reading while the output is full."""
 
     def __init__(self, wire: StreamWire, peaks: Peaks) -> None:
         self.received = bytearray()
@@ -75,7 +75,7 @@ class Echo:
 
 
 class Talker:
-    """Sends *data* as fast as there is room, and keeps what comes back until its end."""
+    """Sends *data* as fast as the stream takes it, and keeps the echo until its end."""
 
     def __init__(self, wire: StreamWire, data: bytes, peaks: Peaks) -> None:
         self.received = bytearray()
@@ -103,7 +103,7 @@ class Talker:
         self.finished.set()
 
     def talk(self) -> None:
-        """Send as much as there is room for."""
+        """Send as much as the stream takes."""
         while self._is_writable and self._sent < len(self._data):
             self._wire.write(self._data[self._sent : self._sent + PIECE_BYTES])
             self._sent += PIECE_BYTES
@@ -142,7 +142,7 @@ class Served:
 async def served(
     directory: Path, *, seed: int, weather: Weather
 ) -> AsyncIterator[tuple[Served, UdpProxy]]:
-    """Serve behind a bad network for a while."""
+    """Run a server behind a bad network inside the block."""
     server = Served(directory)
     listener = server.start()
     try:
@@ -163,7 +163,7 @@ def talk(client: QuicClient, data: bytes, peaks: Peaks) -> Talker:
 
 
 def assert_within_bounds(peaks: Peaks) -> None:
-    """What an end holds is what its limits say, and what it was in the middle of writing."""
+    """Check that an end held no more than its limits plus the write under way."""
     written_at_once = max(PIECE_BYTES, LIMITS.stream_window_bytes)
     assert 0 < peaks.unsent_bytes <= LIMITS.output_buffer_bytes + written_at_once
     assert peaks.unread_bytes <= LIMITS.connection_window_bytes
@@ -174,8 +174,10 @@ def share_lost(counts: Counts) -> float:
 
 
 @pytest.mark.parametrize("name", WEATHERS)
-async def test_two_mebibytes_come_back_whole_and_in_order(tmp_path: Path, name: str) -> None:
-    """Through a network that loses a tenth in each direction, within the bounds of memory."""
+async def test_two_mebibytes_are_echoed_complete_and_in_order(
+    tmp_path: Path, name: str
+) -> None:
+    """Through a network that loses a tenth in each direction, within the memory bounds."""
     weather = WEATHERS[name]
     data, peaks = Random(1).randbytes(ECHO_BYTES), Peaks()
     async with served(tmp_path, seed=1, weather=weather) as (server, proxy):
@@ -197,7 +199,7 @@ async def test_two_mebibytes_come_back_whole_and_in_order(tmp_path: Path, name: 
 
 
 async def test_streams_of_one_connection_do_not_mix(tmp_path: Path) -> None:
-    """Eight of them share what is lost; each has its own bytes, in order, and its own end."""
+    """Eight of them share the losses; each gets its own bytes, in order, and its own end."""
     sent = [Random(number).randbytes(100_000 + number) for number in range(8)]
     async with served(tmp_path, seed=2, weather=BAD_WEATHER) as (server, proxy):
         client = await server.connect(proxy.port)
@@ -214,7 +216,7 @@ async def test_streams_of_one_connection_do_not_mix(tmp_path: Path) -> None:
 
 
 async def test_many_connections_get_through(tmp_path: Path) -> None:
-    """Handshakes are lost and repeated like all else, each client's on a way of its own."""
+    """Handshakes are lost and repeated too, each client's over its own port of the proxy."""
     sent = [Random(number).randbytes(10_000) for number in range(10)]
     weather = replace(BAD_WEATHER, loss=0.2)
     async with served(tmp_path, seed=3, weather=weather) as (server, proxy):

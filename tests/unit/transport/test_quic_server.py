@@ -17,7 +17,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_many_connections_on_either_loop(tmp_path: Path, new_loop: NewLoop) -> None:
-    """Each has its own stream; when they leave, nothing of them is left."""
+    """Each has its own stream; when they close, the listener forgets them."""
 
     async def run() -> None:
         async with listening(tmp_path, echoes=True) as server:
@@ -41,7 +41,7 @@ def test_many_connections_on_either_loop(tmp_path: Path, new_loop: NewLoop) -> N
 
 @pytest.mark.asyncio
 async def test_above_the_threshold_an_address_must_be_proven(tmp_path: Path) -> None:
-    """A Retry, and then the connection; below the threshold there is none."""
+    """The server sends a Retry first; below the threshold it does not."""
     async with listening(tmp_path, replace(LIMITS, retry_above=0), echoes=True) as server:
         client = await server.connect()
         stream = opened(client)
@@ -55,8 +55,8 @@ async def test_above_the_threshold_an_address_must_be_proven(tmp_path: Path) -> 
 
 
 @pytest.mark.asyncio
-async def test_a_stranger_that_asks_nothing_is_closed(tmp_path: Path) -> None:
-    """No greeted stream within the handshake timeout: the end."""
+async def test_a_connection_without_a_greeted_stream_is_closed(tmp_path: Path) -> None:
+    """After the handshake timeout."""
     async with listening(tmp_path, replace(LIMITS, handshake_timeout_s=1.0)) as server:
         client = await server.connect()
         async with asyncio.timeout(10):
@@ -66,7 +66,7 @@ async def test_a_stranger_that_asks_nothing_is_closed(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_a_connection_over_the_limit_is_refused(tmp_path: Path) -> None:
-    """The peer is told at once, and nothing is kept."""
+    """The peer is told at once, and the listener keeps no state."""
     async with listening(tmp_path) as server:
         server.admits = False
         with pytest.raises(HandshakeError) as caught:

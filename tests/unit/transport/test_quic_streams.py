@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.integration.blip.peer import until
-from tests.unit.transport.quic_peers import LIMITS, listening, lossy, opened, stranger
+from tests.unit.transport.quic_peers import (
+    LIMITS,
+    aioquic_client,
+    listening,
+    lossy,
+    one_stream,
+    opened,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,8 +32,8 @@ async def test_interleaved_streams_carry_bytes_both_ways(tmp_path: Path) -> None
         await client.close()
 
 
-async def test_a_stream_ends_from_the_server(tmp_path: Path) -> None:
-    """What was written before the close arrives, then the end."""
+async def test_a_server_can_end_a_stream(tmp_path: Path) -> None:
+    """Everything written before the close arrives, then the end."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         stream = opened(client)
@@ -34,112 +41,110 @@ async def test_a_stream_ends_from_the_server(tmp_path: Path) -> None:
         await until(lambda: server.accepted and server.accepted[0].received == b"question")
         server.accepted[0].wire.write(b"answer")
         server.accepted[0].wire.close()
-        await until(lambda: stream.told == ["finished", "lost"])
-        await until(lambda: server.accepted[0].told == ["lost"])
+        await until(lambda: stream.events == ["finished", "lost"])
+        await until(lambda: server.accepted[0].events == ["lost"])
         assert b"answer" == stream.received
         await client.close()
 
 
 async def test_a_client_ends_its_output_and_reads_the_reply(tmp_path: Path) -> None:
-    """A FIN alone: the question has an end, the answer still comes, and then both are over."""
+    """After the client's FIN the answer still arrives; then both directions are closed."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         stream = opened(client)
         stream.wire.write(b"question")
         stream.wire.finish_output()
         stream.wire.write(b"too late")
-        await until(lambda: server.accepted and server.accepted[0].told == ["finished"])
+        await until(lambda: server.accepted and server.accepted[0].events == ["finished"])
         served = server.accepted[0]
         assert b"question" == served.received
-        assert [] == stream.told
+        assert [] == stream.events
         served.wire.write(b"answer")
         served.wire.close()
-        await until(lambda: stream.told == ["finished", "lost"])
-        await until(lambda: served.told == ["finished", "lost"])
+        await until(lambda: stream.events == ["finished", "lost"])
+        await until(lambda: served.events == ["finished", "lost"])
         assert b"answer" == stream.received
         assert 0 == server.listener.dropped_writes
         await client.close()
 
 
 async def test_a_client_that_closes_after_writing_loses_nothing(tmp_path: Path) -> None:
-    """More than a window is under way; the server gets all of it, and its end."""
+    """More than a window is in flight; the server gets all of it, and the end."""
     data = bytes(range(256)) * 400
     async with listening(tmp_path) as server:
         client = await server.connect()
         stream = opened(client)
         stream.wire.write(data)
         stream.wire.close()
-        await until(lambda: server.accepted and server.accepted[0].told == ["finished", "lost"])
+        await until(
+            lambda: server.accepted and server.accepted[0].events == ["finished", "lost"]
+        )
         assert data == bytes(server.accepted[0].received)
-        await until(lambda: stream.told[-1] == "lost")
+        await until(lambda: stream.events[-1] == "lost")
         await until(lambda: not client.carrier.wires)
         await client.close()
 
 
 async def test_a_closing_client_still_lets_the_server_write(tmp_path: Path) -> None:
-    """What comes is dropped, and not held against a server that writes before it reads."""
+    """The client drops that data; a server that writes before it reads is not blocked."""
     data = bytes(range(256)) * 400
-    async with listening(tmp_path) as server:
-        client = await server.connect()
-        stream = opened(client)
-        stream.wire.write(b"x")
-        await until(lambda: server.accepted)
-        served = server.accepted[0]
+    async with one_stream(tmp_path) as (_, _, stream, served):
         served.wire.pause_reading()
         stream.wire.write(data)
         stream.wire.close()
         served.wire.write(bytes(2 * LIMITS.stream_window_bytes))
         await until(lambda: served.wire.unsent_bytes() == 0)
-        assert "lost" not in stream.told
-        assert not served.wire.is_stopped  # that would overtake what is under way
+        assert "lost" not in stream.events
+        assert not served.wire.is_stopped  # STOP_SENDING would overtake the data in flight
         served.wire.resume_reading()
-        await until(lambda: served.told[-1] == "lost")
+        await until(lambda: served.events[-1] == "lost")
         assert b"x" + data == bytes(served.received)
         assert b"" == stream.received
-        await client.close()
 
 
-async def test_a_stream_stopped_before_it_says_anything_is_read_to_its_end(
+async def test_a_stream_stopped_before_its_first_data_is_read_to_its_end(
     tmp_path: Path,
 ) -> None:
-    """STOP_SENDING comes first: the data count, answers are dropped, other streams go on."""
-    async with listening(tmp_path, echoes=True) as server, stranger(server) as peer:
+    """STOP_SENDING comes first: data is read, answers are dropped, other streams continue."""
+    async with listening(tmp_path, echoes=True) as server, aioquic_client(server) as peer:
         carrier = next(iter(server.listener.carriers))
         stopped = peer.open_stopped()
         await until(lambda: carrier.stopped_early == {stopped})
-        peer.say(stopped, bytes(100_000), ends=True)
-        await until(lambda: server.accepted and server.accepted[0].told == ["finished", "lost"])
+        peer.send(stopped, bytes(100_000), ends=True)
+        await until(
+            lambda: server.accepted and server.accepted[0].events == ["finished", "lost"]
+        )
         assert bytes(100_000) == server.accepted[0].received
         assert 1 <= server.listener.dropped_writes
         assert set() == carrier.stopped_early
-        peer.say(stopped + 4, b"y")
+        peer.send(stopped + 4, b"y")
         await until(lambda: len(server.accepted) > 1 and server.accepted[1].received == b"y")
         await until(lambda: list(carrier.wires) == [stopped + 4])
 
 
-async def test_a_stopped_stream_ends_by_itself_behind_its_input(tmp_path: Path) -> None:
-    """Not before: as long as the peer may send, it is read; nobody has to close it."""
-    async with listening(tmp_path) as server, stranger(server) as peer:
+async def test_a_stopped_stream_ends_by_itself_after_its_input(tmp_path: Path) -> None:
+    """As long as the peer may send, it is read; then it ends without a close."""
+    async with listening(tmp_path) as server, aioquic_client(server) as peer:
         stream_id = peer.quic.get_next_available_stream_id()
-        peer.say(stream_id, b"1")
+        peer.send(stream_id, b"1")
         await until(lambda: server.accepted)
         served = server.accepted[0]
         peer.stop(stream_id)
         await until(lambda: served.wire.is_stopped)
         served.wire.write(b"dropped")
-        peer.say(stream_id, b"2")
+        peer.send(stream_id, b"2")
         await until(lambda: served.received == b"12")
-        assert [] == served.told
+        assert [] == served.events
         assert 0 == served.wire.unsent_bytes()
         assert 1 == server.listener.dropped_writes
-        peer.say(stream_id, b"3", ends=True)
-        await until(lambda: served.told == ["finished", "lost"])
+        peer.send(stream_id, b"3", ends=True)
+        await until(lambda: served.events == ["finished", "lost"])
         assert b"123" == served.received
 
 
-async def test_a_stopped_stream_that_is_reset_unheard_is_forgotten(tmp_path: Path) -> None:
-    """What a peer can have us remember is bounded by the streams that it may have open."""
-    async with listening(tmp_path) as server, stranger(server) as peer:
+async def test_a_stopped_stream_that_is_reset_without_data_is_forgotten(tmp_path: Path) -> None:
+    """The state that a peer can cause is bounded by the streams that it may have open."""
+    async with listening(tmp_path) as server, aioquic_client(server) as peer:
         carrier = next(iter(server.listener.carriers))
         stopped = [peer.open_stopped() for _ in range(LIMITS.streams_max)]
         await until(lambda: carrier.stopped_early == set(stopped))
@@ -147,31 +152,25 @@ async def test_a_stopped_stream_that_is_reset_unheard_is_forgotten(tmp_path: Pat
             peer.reset(stream_id)
         await until(lambda: not carrier.stopped_early)
         assert [] == server.accepted
-        peer.say(peer.quic.get_next_available_stream_id(), b"x")
+        peer.send(peer.quic.get_next_available_stream_id(), b"x")
         await until(lambda: server.accepted and server.accepted[0].received == b"x")
 
 
 async def test_a_write_on_a_reset_stream_is_dropped_and_counted(tmp_path: Path) -> None:
-    """The library has reset it, and its event is not handled yet: nothing is raised."""
-    async with listening(tmp_path) as server:
-        client = await server.connect()
-        stream = opened(client)
-        stream.wire.write(b"x")
-        await until(lambda: server.accepted)
-        served = server.accepted[0]
+    """Nothing is raised if the library has reset it and its event is not handled yet."""
+    async with one_stream(tmp_path) as (server, _, stream, served):
         next(iter(server.listener.carriers)).quic.reset_stream(served.wire.stream_id, 0)
         served.wire.write(b"never sent")
         assert 1 == server.listener.dropped_writes
         assert 0 == served.wire.unsent_bytes()
         served.wire.finish_output()
         served.wire.close()
-        await until(lambda: served.told == ["lost"])
-        await until(lambda: stream.told == ["lost"])
-        await client.close()
+        await until(lambda: served.events == ["lost"])
+        await until(lambda: stream.events == ["lost"])
 
 
-async def test_a_reset_ends_the_stream_and_not_the_connection(tmp_path: Path) -> None:
-    """Another stream of the same connection goes on."""
+async def test_a_reset_ends_only_its_stream(tmp_path: Path) -> None:
+    """Another stream of the same connection continues."""
     async with listening(tmp_path, echoes=True) as server:
         client = await server.connect()
         first, second = opened(client), opened(client)
@@ -180,61 +179,49 @@ async def test_a_reset_ends_the_stream_and_not_the_connection(tmp_path: Path) ->
         await until(lambda: first.received and second.received)
         first.wire.abort()
         await until(
-            lambda: sorted("".join(one.told) for one in server.accepted) == ["", "lost"]
+            lambda: sorted("".join(one.events) for one in server.accepted) == ["", "lost"]
         )
         second.wire.write(b"2")
         await until(lambda: second.received == b"22")
-        assert ["lost"] == first.told
+        assert ["lost"] == first.events
         await client.close()
 
 
 async def test_paused_reading_stops_the_peer_within_its_window(tmp_path: Path) -> None:
-    """The windows do not grow: a flood costs one stream window, and nothing is lost by it."""
-    async with listening(tmp_path) as server:
-        client = await server.connect()
-        stream = opened(client)
-        stream.wire.write(b"x")
-        await until(lambda: server.accepted)
-        recorder = server.accepted[0]
-        recorder.wire.pause_reading()
+    """The window does not grow: a flood costs one stream window, and no data is lost."""
+    async with one_stream(tmp_path) as (server, client, stream, served):
+        served.wire.pause_reading()
         stream.wire.write(bytes(1_000_000))
         quic = next(iter(server.listener.carriers)).quic
         await until(lambda: quic.unread_bytes() == LIMITS.stream_window_bytes - 1)
-        fence = opened(client)  # what it says has come after all that the window allows
+        fence = opened(client)  # its data arrives after everything that the window allows
         fence.wire.write(b"y")
         await until(lambda: len(server.accepted) > 1 and server.accepted[1].received == b"y")
-        assert b"x" == recorder.received
+        assert b"x" == served.received
         assert LIMITS.stream_window_bytes - 1 == quic.unread_bytes()
-        recorder.wire.resume_reading()
-        await until(lambda: len(recorder.received) == 1_000_001)
-        await client.close()
+        served.wire.resume_reading()
+        await until(lambda: len(served.received) == 1_000_001)
 
 
 async def test_a_peer_that_never_reads_fills_the_buffer_and_no_more(tmp_path: Path) -> None:
-    """Above the cap it is full; when the peer has read, it is writable again."""
-    async with listening(tmp_path) as server:
-        client = await server.connect()
-        stream = opened(client)
-        stream.wire.write(b"x")
-        await until(lambda: server.accepted)
-        recorder = server.accepted[0]
+    """Above the limit it is full; once the peer has read, it is writable again."""
+    async with one_stream(tmp_path) as (_, _, stream, served):
         stream.wire.pause_reading()
         written = 0
         async with asyncio.timeout(20):
-            while recorder.told != ["full"]:
-                recorder.wire.write(bytes(1_000))
+            while served.events != ["full"]:
+                served.wire.write(bytes(1_000))
                 written += 1_000
                 await asyncio.sleep(0)
-        assert recorder.wire.unsent_bytes() > LIMITS.output_buffer_bytes
+        assert served.wire.unsent_bytes() > LIMITS.output_buffer_bytes
         assert written <= LIMITS.output_buffer_bytes + LIMITS.stream_window_bytes + 1_000
         stream.wire.resume_reading()
-        await until(lambda: recorder.told == ["full", "writable"])
+        await until(lambda: served.events == ["full", "writable"])
         await until(lambda: len(stream.received) == written)
-        await client.close()
 
 
-async def test_a_stream_is_told_when_few_bytes_are_unacknowledged(tmp_path: Path) -> None:
-    """Of its own, whatever its neighbours have; once, and never while all is full."""
+async def test_a_stream_is_notified_when_few_bytes_are_unacknowledged(tmp_path: Path) -> None:
+    """Its own bytes count; it is notified once, and never while the connection is full."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         stuck, other = opened(client), opened(client)
@@ -245,25 +232,27 @@ async def test_a_stream_is_told_when_few_bytes_are_unacknowledged(tmp_path: Path
         one, two = server.accepted
         stuck.wire.pause_reading()
         one.wire.write(bytes(90_000))
-        one.wire.tell_below(20_000)  # which its peer's window of 64,000 bytes does not reach
+        one.wire.tell_below(20_000)  # out of reach with the peer's window of 64,000 bytes
         two.wire.write(bytes(5_000))
         two.wire.tell_below(0)
-        await until(lambda: two.told == ["writable"])
+        await until(lambda: two.events == ["writable"])
         await until(lambda: one.wire.stream_unsent_bytes() == 26_000)
-        assert [] == one.told
+        assert [] == one.events
         two.wire.write(bytes(80_000))  # above the connection's bound
-        assert ["full"] == one.told
-        await until(lambda: one.told == ["full", "writable"])
+        assert ["full"] == one.events
+        await until(lambda: one.events == ["full", "writable"])
         stuck.wire.resume_reading()
-        await until(lambda: one.told == ["full", "writable", "writable"])
+        await until(lambda: one.events == ["full", "writable", "writable"])
         await until(lambda: len(stuck.received) == 90_000)
         await until(lambda: one.wire.stream_unsent_bytes() == 0)
-        assert ["full", "writable", "writable"] == one.told
+        assert ["full", "writable", "writable"] == one.events
         await client.close()
 
 
-async def test_a_drained_connection_says_why_behind_what_was_written(tmp_path: Path) -> None:
-    """Everything that was written on any stream comes first, then code and reason."""
+async def test_a_drained_connection_sends_its_data_before_code_and_reason(
+    tmp_path: Path,
+) -> None:
+    """Everything written on any stream arrives first."""
     async with listening(tmp_path) as server:
         client = await server.connect()
         streams = [opened(client) for _ in range(2)]
@@ -282,7 +271,7 @@ async def test_a_drained_connection_says_why_behind_what_was_written(tmp_path: P
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_loss_and_reordering_lose_nothing(tmp_path: Path, seed: int) -> None:
-    """A tenth of the datagrams is lost and a tenth comes late, both ways."""
+    """A tenth of the datagrams is lost and a tenth is late, in both directions."""
     data = bytes(range(256)) * 400
     async with (
         listening(tmp_path, echoes=True) as server,
@@ -298,31 +287,26 @@ async def test_loss_and_reordering_lose_nothing(tmp_path: Path, seed: int) -> No
         await client.close()
 
 
-async def test_what_has_arrived_is_known_also_of_a_stream_that_is_lost(tmp_path: Path) -> None:
-    """Counted from the beginning, without a gap; what the peer never got is not in it."""
-    async with listening(tmp_path) as server:
-        client = await server.connect()
-        opened(client).wire.write(b"hello")
-        await until(lambda: server.accepted)
-        wire = server.accepted[0].wire
+async def test_the_bytes_received_by_the_peer_are_known_even_for_a_lost_stream(
+    tmp_path: Path,
+) -> None:
+    """Counted from the start, up to the first gap."""
+    async with one_stream(tmp_path) as (_, client, _, served):
+        wire = served.wire
         wire.write(b"12345")
         await until(lambda: wire.received_bytes() == 5)
         assert 5 == wire.written_bytes
         client.drop_socket()
         wire.write(b"67890")
         wire.close_connection()
-        await until(lambda: "lost" in server.accepted[0].told)
+        await until(lambda: "lost" in served.events)
         assert (5, 10) == (wire.received_bytes(), wire.written_bytes)
-        await client.close()
 
 
-async def test_what_was_dropped_never_counts_as_arrived(tmp_path: Path) -> None:
-    """Written to a stream that takes no more: what has arrived stays behind it for ever."""
-    async with listening(tmp_path) as server:
-        client = await server.connect()
-        opened(client).wire.write(b"hello")
-        await until(lambda: server.accepted)
-        wire = server.accepted[0].wire
+async def test_dropped_bytes_never_count_as_received(tmp_path: Path) -> None:
+    """After a write to a finished stream, the received bytes stay below the written ones."""
+    async with one_stream(tmp_path) as (_, client, _, served):
+        wire = served.wire
         wire.write(b"12345")
         await until(lambda: wire.received_bytes() == 5)
         wire.finish_output()
@@ -330,4 +314,3 @@ async def test_what_was_dropped_never_counts_as_arrived(tmp_path: Path) -> None:
         await until(lambda: client.carrier.wires[0].input_ended)
 
         assert wire.received_bytes() < wire.written_bytes
-        await client.close()

@@ -1,4 +1,4 @@
-"""A TCP wire, from accept to close, with real sockets and a connection that is no broker."""
+"""A TCP wire, from accept to close, with real sockets and a recording connection."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,24 +13,24 @@ pytestmark = pytest.mark.asyncio
 
 
 class Recorder:
-    """A connection that keeps what it is told."""
+    """A connection that keeps its data and events."""
 
     def __init__(self, wire: TcpWire) -> None:
         self.wire = wire
         self.received = b""
-        self.told: list[str] = []
+        self.events: list[str] = []
 
     def receive(self, data: bytes) -> None:
         self.received += data
 
     def finish_input(self) -> None:
-        self.told.append("finished")
+        self.events.append("finished")
 
     def set_writable(self, writable: bool) -> None:
-        self.told.append("writable" if writable else "full")
+        self.events.append("writable" if writable else "full")
 
     def lost(self) -> None:
-        self.told.append("lost")
+        self.events.append("lost")
 
 
 class Listening:
@@ -73,7 +73,7 @@ class Listening:
 
 
 async def test_bytes_go_both_ways() -> None:
-    """What is written is sent, what is received is handed on."""
+    """Written bytes are sent, received bytes are passed to the connection."""
     listening = Listening()
     async with listening.peer() as peer:
         (recorder,) = listening.accepted
@@ -86,35 +86,35 @@ async def test_bytes_go_both_ways() -> None:
 
 
 async def test_a_connection_that_is_not_accepted_is_closed() -> None:
-    """The limits are kept before anything is read."""
+    """The limits apply before any byte is read."""
     listening = Listening(refuse=True)
     async with listening.peer() as peer:
         await until(peer.transport.is_closing)
 
 
-async def test_the_deadline_counts_until_the_peer_has_proven_itself() -> None:
-    """Greeted in time: no deadline; else the end."""
+async def test_a_peer_must_authenticate_before_the_deadline() -> None:
+    """Otherwise it is disconnected; after the greeting there is no deadline."""
     listening = Listening(timeout_s=0.05)
     async with listening.peer() as peer:
         await until(peer.transport.is_closing)
-        assert ["lost"] == listening.accepted[0].told
+        assert ["lost"] == listening.accepted[0].events
     greeted = Listening(timeout_s=0.05)
     async with greeted.peer() as peer:
         greeted.accepted[0].wire.greeted()
         passed = asyncio.Event()
         asyncio.get_running_loop().call_later(0.1, passed.set)
         await passed.wait()
-        assert [] == greeted.accepted[0].told
+        assert [] == greeted.accepted[0].events
 
 
-async def test_half_close_leaves_our_half_open() -> None:
-    """What was asked is still answered after the peer's last byte."""
+async def test_a_half_close_leaves_our_half_open() -> None:
+    """The peer's requests are still answered after its last byte."""
     listening = Listening()
     async with listening.peer() as peer:
         (recorder,) = listening.accepted
         peer.send(b"last")
         peer.finish()
-        await until(lambda: recorder.told == ["finished"])
+        await until(lambda: recorder.events == ["finished"])
         recorder.wire.write(b"answer")
         recorder.wire.close()
         await until(peer.transport.is_closing)
@@ -122,21 +122,21 @@ async def test_half_close_leaves_our_half_open() -> None:
         assert b"answer" == peer.unread
 
 
-async def test_a_full_buffer_is_told_and_its_end_too() -> None:
-    """Above `output_buffer_bytes` it is full; when the peer has read, it is not."""
+async def test_a_full_and_an_emptied_buffer_are_reported() -> None:
+    """Above `output_buffer_bytes` it is full, until the peer has read."""
     listening = Listening()
     async with listening.peer() as peer:
         (recorder,) = listening.accepted
         peer.transport.pause_reading()
         recorder.wire.write(bytes(20_000_000))
-        assert ["full"] == recorder.told
+        assert ["full"] == recorder.events
         assert recorder.wire.unsent_bytes() > 1000
         peer.transport.resume_reading()
-        await until(lambda: recorder.told == ["full", "writable"])
+        await until(lambda: recorder.events == ["full", "writable"])
 
 
 async def test_paused_reading_leaves_bytes_with_the_peer() -> None:
-    """Nothing is handed on until reading goes on."""
+    """The connection receives nothing until reading resumes."""
     listening = Listening()
     async with listening.peer() as peer:
         (recorder,) = listening.accepted
@@ -148,14 +148,14 @@ async def test_paused_reading_leaves_bytes_with_the_peer() -> None:
         await until(lambda: len(recorder.received) == 20_000_000)
 
 
-async def test_after_the_end_nothing_is_an_error() -> None:
-    """A connection may still write to a wire that is gone: it goes nowhere."""
+async def test_using_a_closed_wire_is_not_an_error() -> None:
+    """A connection may still write to it; the bytes are dropped."""
     listening = Listening()
     async with listening.peer():
         (recorder,) = listening.accepted
         recorder.wire.abort()
-        await until(lambda: recorder.told == ["lost"])
-        recorder.wire.write(b"nobody")
+        await until(lambda: recorder.events == ["lost"])
+        recorder.wire.write(b"dropped")
         recorder.wire.pause_reading()
         recorder.wire.resume_reading()
         recorder.wire.close()

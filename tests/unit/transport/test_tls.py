@@ -10,7 +10,7 @@ from braidmq.base.errors import ConfigError
 from braidmq.transport.tls import server_context
 
 
-def written(directory: Path) -> tuple[Path, Path]:
+def certificate_files(directory: Path) -> tuple[Path, Path]:
     issued = trustme.CA().issue_cert("localhost")
     issued.cert_chain_pems[0].write_to_path(directory / "cert.pem")
     issued.private_key_pem.write_to_path(directory / "key.pem")
@@ -18,16 +18,16 @@ def written(directory: Path) -> tuple[Path, Path]:
 
 
 def test_only_tls_1_3_is_offered(tmp_path: Path) -> None:
-    """Older versions are not worth their weaknesses."""
-    context = server_context("blip", *written(tmp_path))
+    """Older versions have known weaknesses."""
+    context = server_context("blip", *certificate_files(tmp_path))
 
     assert ssl.TLSVersion.TLSv1_3 == context.minimum_version
 
 
 @pytest.mark.parametrize("damage", ["no certificate", "no key", "not PEM", "another's key"])
-def test_what_cannot_be_used_names_the_setting(tmp_path: Path, damage: str) -> None:
-    """Exit 2 with the name of the key, and nothing of what the files hold."""
-    certificate, key = written(tmp_path)
+def test_an_error_in_the_files_names_the_setting(tmp_path: Path, damage: str) -> None:
+    """It has exit code 2 and quotes nothing of the files."""
+    certificate, key = certificate_files(tmp_path)
     if damage == "no certificate":
         certificate.unlink()
     elif damage == "no key":
@@ -36,7 +36,7 @@ def test_what_cannot_be_used_names_the_setting(tmp_path: Path, damage: str) -> N
         key.write_text("canary")
     else:
         (tmp_path / "other").mkdir()
-        _, key = written(tmp_path / "other")
+        _, key = certificate_files(tmp_path / "other")
     with pytest.raises(ConfigError, match=r"blip\.tls_cert: ") as caught:
         server_context("blip", certificate, key)
 

@@ -1,4 +1,4 @@
-"""Record bodies for the tests of the log, and a log on a fake disk. Not the broker's records.
+"""Record bodies for the log tests, and logs on a fake disk. These are not the broker's records.
 
 0      1     2          3        4            12           14
 +------+-----+----------+--------+------------+------------+-------+---------+
@@ -6,6 +6,7 @@
 +------+-----+----------+--------+------------+------------+-------+---------+
 """
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -15,14 +16,15 @@ from braidmq.testing.disk import FakeDisk
 from braidmq.wal.disk import Disk
 from braidmq.wal.format import SEGMENT_MAGIC, encode_header, encode_record
 from braidmq.wal.options import WalOptions
+from braidmq.wal.segment import SegmentInfo
 from braidmq.wal.wal import Wal
 
 MESSAGE: Final = 1
 NOTE: Final = 2
-"""A record that is no message."""
+"""A record that is not a message."""
 _MESSAGE: Final = Struct("<BBBBQH")
 SMALL: Final = 4096
-"""The smallest segment: rotations come soon."""
+"""The smallest segment size, so that the log rotates soon."""
 FIRST: Final = "wal/00000000000000000001.wal"
 FIRST_INDEX: Final = "wal/00000000000000000001.idx"
 
@@ -74,7 +76,7 @@ def open_log(
 
 
 def write(wal: Wal, *batches: list[bytes], now_us: int = 1000) -> None:
-    """Append and commit each batch by itself."""
+    """Append and commit each batch separately."""
     for batch in batches:
         wal.append(batch)
         wal.commit(now_us)
@@ -88,8 +90,16 @@ def batches_of(bodies: list[bytes], size: int) -> list[list[bytes]]:
     return [bodies[i : i + size] for i in range(0, len(bodies), size)]
 
 
+def sealed_log() -> tuple[FakeDisk, SegmentInfo]:
+    """Return the disk of a log of 60 records, and its first segment, which is sealed."""
+    disk = FakeDisk()
+    wal = open_log(disk)
+    write(wal, *batches_of(numbered(60), 5))
+    return disk, wal.segments()[0]
+
+
 def tiny_log() -> FakeDisk:
-    """Return the disk of a log of two segments, small enough to flip every bit."""
+    """Return the disk of a log with two segments, small enough to flip every bit."""
     disk = FakeDisk()
     at = 1
     for batch in (numbered(3, size=5), [message(b"u", b"other"), note(b"n")]):
@@ -101,8 +111,25 @@ def tiny_log() -> FakeDisk:
     return disk
 
 
+def flip_bit(data: bytes, bit: int) -> bytes:
+    """Return *data* with one bit flipped."""
+    flipped = bytearray(data)
+    flipped[bit // 8] ^= 1 << bit % 8
+    return bytes(flipped)
+
+
+def remove(*paths: str) -> Callable[[FakeDisk], None]:
+    """Return a disaster: these files are gone."""
+
+    def damage(disk: FakeDisk) -> None:
+        for path in paths:
+            disk.remove(path)
+
+    return damage
+
+
 def read_everything(wal: Wal, topic: bytes | None = None) -> list[tuple[int, bytes]]:
-    """Read a topic to the end, in small steps."""
+    """Read a topic, or the whole log, to the end in small steps."""
     records: list[tuple[int, bytes]] = []
     reached = 0
     while reached < wal.committed_id:

@@ -1,4 +1,4 @@
-"""Browsing the index: backwards and by time, over segments, gaps and records of no topic."""
+"""Browsing the index backwards and by time, across segments and records without a topic."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from braidmq.wal.wal import Wal
 EVERYTHING = Bounds(count_max=10**6, bytes_max=10**9, rows_max=10**9)
 
 Row = tuple[str, int]
-"""Topic and time of one record; no topic: it is no message."""
+"""Topic and time of one record; without a topic it is not a message."""
 
 
 def describe(body: bytes) -> Description:
-    """Understand bodies of this test: kind, time, topic, and a payload behind a colon."""
+    """Parse the bodies of this test: kind, time, topic, and a payload after a colon."""
     topic, _, _ = body[9:].partition(b":")
     if not topic:
         return Description(b"", 0, 0, 0, 0, 0)
@@ -32,7 +32,7 @@ def body(topic: str, time_us: int, payload: bytes = b"x") -> bytes:
 
 
 def log_of(rows: list[Row], *, batch: int = 3, payload: bytes = b"x") -> Wal:
-    """Return a log of these records, in segments of a few batches."""
+    """Return a log of these records, with a few batches per segment."""
     wal = Wal.open(
         FakeDisk(),
         WalOptions(segment_bytes=4096),
@@ -51,8 +51,10 @@ records = st.lists(st.sampled_from(["a", "b", ""]), max_size=40)
 
 
 @given(records, st.integers(1, 50), st.integers(1, 5))
-def test_the_newest_before_an_id_are_found(topics: list[str], before: int, count: int) -> None:
-    """As a walk over everything would, page by page."""
+def test_the_newest_records_before_an_id_are_found(
+    topics: list[str], before: int, count: int
+) -> None:
+    """Page by page, the same as a scan of everything finds."""
     wal = log_of([(topic, 1) for topic in topics], payload=500 * b"x")
     expected = [i for i, topic in enumerate(topics, 1) if topic == "a" and i < before][::-1]
     bounds = Bounds(count, EVERYTHING.bytes_max, EVERYTHING.rows_max)
@@ -70,8 +72,8 @@ def test_the_newest_before_an_id_are_found(topics: list[str], before: int, count
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.integers(0, 2)), max_size=40))
-def test_a_time_is_found_where_it_begins(steps: list[tuple[str, int]]) -> None:
-    """The first id from which on nothing is older; records of no topic have no time."""
+def test_the_first_id_at_a_time_is_found(steps: list[tuple[str, int]]) -> None:
+    """Nothing from that id on is older; records without a topic have no time."""
     rows: list[Row] = []
     now = 10
     for topic, step in steps:
@@ -90,8 +92,8 @@ def test_a_time_is_found_where_it_begins(steps: list[tuple[str, int]]) -> None:
         assert ([], []) == (older, newer)
 
 
-def test_a_search_ends_at_its_bounds() -> None:
-    """Bytes and rows; at least one is found when there is one, and it says how far it came."""
+def test_a_search_stops_at_its_limits() -> None:
+    """Bytes and rows; it finds at least one match if there is one, and says how far it got."""
     wal = log_of(20 * [("a", 1)], payload=100 * b"x")
     one = wal.browse_before(21, b"a", Bounds(99, 1, 10**9))
     three = wal.browse_before(21, b"a", Bounds(99, 300, 10**9))
@@ -102,16 +104,16 @@ def test_a_search_ends_at_its_bounds() -> None:
     assert [] == few_rows.ids
 
 
-def test_an_unknown_topic_is_nowhere() -> None:
-    """And the whole log was searched, without reading a row of it."""
+def test_an_unknown_topic_is_not_found() -> None:
+    """The whole log is searched without reading a single row."""
     wal = log_of(9 * [("a", 1)])
     found = wal.browse_before(10, b"none", EVERYTHING)
 
     assert ([], 1, 0) == (found.ids, found.reached_id, found.rows)
 
 
-def test_an_empty_log_has_nothing() -> None:
-    """Its first id is the next one."""
+def test_nothing_is_found_in_an_empty_log() -> None:
+    """Its first id is the next one to be written."""
     wal = log_of([])
 
     assert [] == wal.browse_before(1, b"a", EVERYTHING).ids
@@ -119,8 +121,8 @@ def test_an_empty_log_has_nothing() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"noise"])
-def test_an_index_that_is_lost_is_made_anew(tmp_path: Path, damage: bytes) -> None:
-    """The segment is what counts."""
+def test_a_lost_index_is_rebuilt(tmp_path: Path, damage: bytes) -> None:
+    """It can always be derived from its segment."""
     options = WalOptions(segment_bytes=4096)
     wal = Wal.open(
         Disk(tmp_path), options, describe, now_us=1, after_id=0, visit=lambda *_: None

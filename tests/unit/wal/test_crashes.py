@@ -1,4 +1,4 @@
-"""Crashes of the log at every I/O operation: what was promised is kept, nothing is invented."""
+"""Crashes of the log at every I/O operation: it keeps its promises and invents nothing."""
 
 import errno
 from contextlib import suppress
@@ -17,7 +17,7 @@ WORKLOAD_STEPS = 12
 
 
 def workload(disk: FakeDisk, committed: list[bytes], appended: list[bytes]) -> None:
-    """Open, append, commit, rotate, snapshot and retain; note what was promised, when."""
+    """Open, append, commit, rotate, snapshot and retain; record what was committed."""
     disk.lock("LOCK")
     wal = open_log(disk, limit=1, hours=1.0)
     for step in range(WORKLOAD_STEPS):
@@ -36,7 +36,7 @@ def workload(disk: FakeDisk, committed: list[bytes], appended: list[bytes]) -> N
 def check_survivor(
     disk: FakeDisk, committed: list[bytes], appended: list[bytes], *, go_on: bool = True
 ) -> None:
-    """Everything committed is there, in order and byte for byte, and nothing else is."""
+    """Check that everything committed is there, in order and byte for byte, and no more."""
     found = snapshots.load(disk)
     after_id = found.last_id if found else 0
     if found:
@@ -70,8 +70,8 @@ def _count_operations() -> int:
 
 
 @pytest.mark.parametrize("third", range(3))
-def test_power_may_go_at_every_operation(third: int) -> None:
-    """Cut the power before each I/O operation of a workload, keep random sectors, recover."""
+def test_a_power_cut_at_any_operation_loses_nothing(third: int) -> None:
+    """Cut the power before each I/O operation, keep random sectors, and recover."""
     states = 0
     for operation in range(1 + third, _count_operations() + 2, 3):
         disk = FakeDisk()
@@ -87,8 +87,8 @@ def test_power_may_go_at_every_operation(third: int) -> None:
     assert states > 1000
 
 
-def test_power_may_go_during_recovery_too() -> None:
-    """Recovery that is cut off at any operation leaves what recovery can start from."""
+def test_a_power_cut_during_recovery_loses_nothing() -> None:
+    """Recovery interrupted at any operation can be started again."""
     disk = FakeDisk()
     committed: list[bytes] = []
     appended: list[bytes] = []
@@ -108,8 +108,8 @@ def test_power_may_go_during_recovery_too() -> None:
                 break
 
 
-def test_power_may_go_while_many_segments_are_deleted() -> None:
-    """The oldest is gone for good before the next goes: what is left has no hole."""
+def test_a_power_cut_during_deletion_leaves_no_hole() -> None:
+    """The oldest segment is gone for good before the next one is deleted."""
     whole = FakeDisk()
     wal = open_log(whole)
     bodies = numbered(150)
@@ -132,7 +132,7 @@ def test_power_may_go_while_many_segments_are_deleted() -> None:
 @pytest.mark.parametrize("operation", ["pwrite", "fdatasync", "fsync", "truncate", "rename"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_any_call_may_fail_at_any_time(operation: str, error: int) -> None:
-    """Fail the Nth call, for every N: nothing committed is lost, nothing is promised after."""
+    """Fail the Nth call, for every N: nothing committed is lost, and no commit follows."""
     for nth in range(1, 200):
         disk = FakeDisk()
         committed: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The real disk, and writing that does not stop half-way."""
+"""The real disk, and writes that do not stop half-way."""
 
 import errno
 import stat
@@ -30,8 +30,8 @@ def test_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
     assert 0o700 == stat.S_IMODE((tmp_path / "wal").stat().st_mode)
 
 
-def test_a_file_does_what_it_is_told(tmp_path: Path) -> None:
-    """Write, read, size, truncate, allocate and sync are those of the system."""
+def test_the_operations_of_a_file(tmp_path: Path) -> None:
+    """Write, read, size, truncate, allocate and sync act on the real file."""
     disk = Disk(tmp_path)
     file = disk.open("f", write=True, create=True)
     assert 5 == file.pwrite(b"hello", 3)
@@ -48,8 +48,8 @@ def test_a_file_does_what_it_is_told(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_directory_does_what_it_is_told(tmp_path: Path) -> None:
-    """List, rename, unlink and sync are those of the system."""
+def test_the_operations_of_a_directory(tmp_path: Path) -> None:
+    """List, rename, unlink and sync act on the real directory."""
     disk = Disk(tmp_path)
     assert [] == disk.list_dir("d")
     disk.make_dir("d")
@@ -68,8 +68,8 @@ def test_a_directory_does_what_it_is_told(tmp_path: Path) -> None:
         disk.open("d/c", write=False, create=False)
 
 
-def test_the_last_reference_closes(tmp_path: Path) -> None:
-    """Descriptors do not leak, and none is closed under a reader's feet."""
+def test_dropping_the_last_reference_closes_a_file(tmp_path: Path) -> None:
+    """Descriptors do not leak, and none is closed while a reader still uses it."""
     disk = Disk(tmp_path)
     before = len(list(Path("/proc/self/fd").iterdir()))
     file = disk.open("f", write=True, create=True)
@@ -80,7 +80,7 @@ def test_the_last_reference_closes(tmp_path: Path) -> None:
 
 
 def test_two_brokers_never_share_a_directory(tmp_path: Path) -> None:
-    """The lock is exclusive, and free again when it is given back."""
+    """The lock is exclusive, and free again once it is released."""
     disk, other = Disk(tmp_path), Disk(tmp_path)
     disk.lock("LOCK")
     with pytest.raises(DataDirInUseError):
@@ -91,7 +91,7 @@ def test_two_brokers_never_share_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_log_on_the_real_disk(tmp_path: Path) -> None:
-    """The log that runs on the fake runs here: append, rotate, read, reopen, retain."""
+    """What works on the fake works here: append, rotate, read, reopen, retain."""
     disk = Disk(tmp_path)
     bodies = numbered(100)
     wal = open_log(disk, limit=1)
@@ -112,21 +112,21 @@ def test_a_log_on_the_real_disk(tmp_path: Path) -> None:
 
 
 class Stubborn(FakeFile):
-    """A file that takes the first write and then nothing more."""
+    """A file that accepts the first write and then no more bytes."""
 
     def pwrite(self, data: bytes, offset: int) -> int:
         return super().pwrite(data, offset) if offset == 0 else 0
 
 
 class Sipping(FakeFile):
-    """A file that gives one byte at a time."""
+    """A file that returns one byte at a time."""
 
     def pread(self, size: int, offset: int) -> bytes:
         return super().pread(min(size, 1), offset)
 
 
 def test_short_writes_are_continued() -> None:
-    """All bytes arrive, in their places."""
+    """All bytes arrive in the right place."""
     disk = FakeDisk()
     disk.write_bytes_max = 3
     write_all(disk.open("f", write=True, create=True), b"0123456789", 2)
@@ -135,7 +135,7 @@ def test_short_writes_are_continued() -> None:
 
 
 def test_a_write_without_progress_is_an_error() -> None:
-    """A disk that takes nothing is not asked for ever."""
+    """A disk that accepts no bytes is not retried for ever."""
     disk = FakeDisk()
     disk.write_bytes_max = 3
     file = Stubborn(disk, Inode(), write=True)
@@ -145,7 +145,7 @@ def test_a_write_without_progress_is_an_error() -> None:
 
 
 def test_short_reads_are_continued() -> None:
-    """Fewer bytes than asked for means the end of the file, nothing else."""
+    """Fewer bytes than requested always means the end of the file."""
     disk = FakeDisk()
     file = Sipping(disk, Inode(bytearray(b"0123456789")), write=False)
 

@@ -1,4 +1,4 @@
-"""The bytes of the log."""
+"""The log's format."""
 
 from struct import iter_unpack, pack
 
@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from braidmq.base.limits import RECORD_BYTES_MAX
 from braidmq.wal import format as fmt
-from tests.unit.wal.bodies import describe, message, note
+from tests.unit.wal.bodies import (
+    describe,
+    flip_bit,
+    message,
+    note,
+)
 
 BODY = message(b"t", b"hi")
 RECORD = fmt.encode_record(7, BODY, fence=False)
@@ -33,25 +38,24 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_bytes(name: str) -> None:
-    """The bytes on record never change: logs that exist hold them."""
+    """These bytes never change: existing logs contain them."""
     encoded, expected = GOLDEN[name]
 
     assert bytes.fromhex(expected) == encoded
 
 
 def test_the_checksum_covers_id_length_and_body() -> None:
-    """Any single bit flip in a record, its own checksum included, is seen."""
+    """Any single bit flip in a record is detected, including one in the checksum."""
     for bit in range(len(RECORD) * 8):
-        flipped = bytearray(RECORD)
-        flipped[bit // 8] ^= 1 << bit % 8
-        found = fmt.scan(bytes(flipped), 7)
+        flipped = flip_bit(RECORD, bit)
+        found = fmt.scan(flipped, 7)
         assert [] == found.records
         assert found.problem or found.wanted > len(RECORD)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=10), st.integers(1, 2**60))
-def test_what_is_encoded_is_scanned(payloads: list[bytes], first_id: int) -> None:
-    """A batch and its scan are each other's image, and so are rows made either way."""
+def test_an_encoded_batch_can_be_scanned(payloads: list[bytes], first_id: int) -> None:
+    """The scan returns the batch's records, and both give the same index rows."""
     bodies = [message(p[:1], p) for p in payloads]
     topics: dict[bytes, int] = {b"": 0}
     data, rows = fmt.encode_batch(first_id, bodies, 32, True, describe, topics)
@@ -65,8 +69,8 @@ def test_what_is_encoded_is_scanned(payloads: list[bytes], first_id: int) -> Non
 
 
 @given(st.integers(0, len(RECORD) * 3))
-def test_a_cut_record_asks_for_more(size: int) -> None:
-    """Cut anywhere, whole records are found and the rest is asked for."""
+def test_a_truncated_record_asks_for_more_bytes(size: int) -> None:
+    """Wherever the data is cut, the scan finds the whole records and asks for the rest."""
     data = b"".join(fmt.encode_record(i, BODY, fence=False) for i in (7, 8, 9))[:size]
     found = fmt.scan(data, 7)
 
@@ -77,7 +81,7 @@ def test_a_cut_record_asks_for_more(size: int) -> None:
 
 @given(st.binary(max_size=200))
 def test_noise_is_never_a_record(noise: bytes) -> None:
-    """Whatever the bytes are, scanning ends without an error and without a record."""
+    """Scanning random bytes ends without an exception and without a record."""
     found = fmt.scan(noise, 1)
 
     assert [] == found.records
@@ -85,7 +89,7 @@ def test_noise_is_never_a_record(noise: bytes) -> None:
 
 
 def test_a_huge_length_is_refused_on_the_header() -> None:
-    """A torn length beyond the limit is a problem at once; nothing is asked for."""
+    """A length beyond the limit is a problem at once; the scan asks for no more bytes."""
     for length in (0, RECORD_BYTES_MAX + 1, 1 << 25, 0x7FFFFFFF, 0xFFFFFFFF):
         found = fmt.scan(pack("<QII", 1, length, 0) + b"x" * 64, 1)
         assert 0 == found.wanted
@@ -95,7 +99,7 @@ def test_a_huge_length_is_refused_on_the_header() -> None:
 
 
 def test_zeros_are_never_data() -> None:
-    """Neither a zero header nor a body of type 0 is a record, whatever the checksum says."""
+    """A zero header or a body of type 0 is not a record, even with a valid checksum."""
     assert "" != fmt.scan(bytes(64), 0).problem
     prefix = pack("<QI", 1, 1)
     forged = prefix + pack("<I", fmt.checksum(prefix + b"\0")) + b"\0"
@@ -104,7 +108,7 @@ def test_zeros_are_never_data() -> None:
 
 
 def test_ids_are_consecutive() -> None:
-    """An intact record with another id than the next is a stray, not a record."""
+    """An intact record with an unexpected id is a stray, not a record."""
     for stray in (6, 9):
         data = RECORD + fmt.encode_record(stray, BODY, fence=False)
         found = fmt.scan(data, 7)
@@ -113,7 +117,7 @@ def test_ids_are_consecutive() -> None:
 
 
 def test_a_gap_record_moves_the_next_id() -> None:
-    """Behind a gap record comes the id after its range; a malformed one is a problem."""
+    """After a gap record comes the id after its range; a malformed one is a problem."""
     good = fmt.encode_record(3, fmt.encode_gap(3, 5), fence=False)
     after = fmt.encode_record(6, BODY, fence=False)
     found = fmt.scan(good + after, 3)
@@ -127,33 +131,31 @@ def test_a_gap_record_moves_the_next_id() -> None:
     assert None is fmt.decode_gap(BODY)
 
 
-def test_every_bit_of_a_header_counts() -> None:
-    """A header with one bit flipped, cut, or of another kind of file is none."""
+def test_a_header_with_a_flipped_bit_is_rejected() -> None:
+    """So is a truncated header, and one of another kind of file."""
     header = fmt.encode_header(fmt.SEGMENT_MAGIC, 5, 6)
     found = fmt.decode_header(header, fmt.SEGMENT_MAGIC)
     assert found is not None
     assert (1, 5, 6) == (found.version, found.first_id, found.created_us)
     for bit in range(len(header) * 8):
-        flipped = bytearray(header)
-        flipped[bit // 8] ^= 1 << bit % 8
-        assert None is fmt.decode_header(bytes(flipped), fmt.SEGMENT_MAGIC)
+        flipped = flip_bit(header, bit)
+        assert None is fmt.decode_header(flipped, fmt.SEGMENT_MAGIC)
     assert None is fmt.decode_header(header[:-1], fmt.SEGMENT_MAGIC)
     assert None is fmt.decode_header(header, fmt.INDEX_MAGIC)
 
 
-def test_every_bit_of_the_mark_counts() -> None:
-    """A torn mark is no mark, not a wrong one."""
+def test_a_mark_with_a_flipped_bit_is_rejected() -> None:
+    """A torn mark is never taken for another id."""
     mark = fmt.encode_mark(300)
     assert 300 == fmt.decode_mark(mark) == int.from_bytes(mark[:8], "little")
     for bit in range(len(mark) * 8):
-        flipped = bytearray(mark)
-        flipped[bit // 8] ^= 1 << bit % 8
-        assert None is fmt.decode_mark(bytes(flipped))
+        flipped = flip_bit(mark, bit)
+        assert None is fmt.decode_mark(flipped)
     assert None is fmt.decode_mark(mark[:-1])
 
 
-def test_the_fence_is_on_the_first_record_of_a_batch_only() -> None:
-    """A fence is where the writer says that everything before is durable."""
+def test_only_the_first_record_of_a_batch_has_the_fence() -> None:
+    """A fence states that everything before it is durable."""
     data, _ = fmt.encode_batch(1, [BODY, BODY], 32, True, describe, {b"": 0})
     first = fmt.record_at(data, 0)
     assert first is not None
@@ -165,8 +167,8 @@ def test_the_fence_is_on_the_first_record_of_a_batch_only() -> None:
     assert None is fmt.record_at(data[:10], 0)
 
 
-def test_rows_say_where_payloads_are() -> None:
-    """Offset, length, topic number and the rest are those of the record."""
+def test_rows_locate_the_payloads() -> None:
+    """Offset, length, topic number and the other fields match the record."""
     bodies = [message(b"a", b"xx", 11), note(b"n"), message(b"b", b"yyy", 12), BODY]
     data, rows = fmt.encode_batch(5, bodies, 32, False, describe, {b"": 0, b"t": 1})
     file = bytes(32) + data
@@ -179,8 +181,8 @@ def test_rows_say_where_payloads_are() -> None:
     assert (1, 2, 3, 1) == decoded[0][5:]
 
 
-def test_selected_rows_are_cut_and_verified() -> None:
-    """A selection names ids and places; records that are not intact stop the cutting."""
+def test_selected_records_are_extracted_and_verified() -> None:
+    """A selection holds ids and offsets; extraction stops at the first damaged record."""
     bodies = [message(b"a", b"1"), message(b"b", b"2"), message(b"a", b"3")]
     data, rows = fmt.encode_batch(5, bodies, 32, False, describe, {b"": 0})
     chosen = fmt.select_rows(rows, 32, 1, 4, 99, 10, 10**6)
@@ -189,10 +191,9 @@ def test_selected_rows_are_cut_and_verified() -> None:
     cut = fmt.cut_records(data, 32, chosen.ids, chosen.starts, chosen.ends)
     assert [(5, bodies[0]), (7, bodies[2])] == cut
     for bit in range(len(data) * 8):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
+        flipped = flip_bit(data, bit)
         every = fmt.select_rows(rows, 32, -1, 4, 99, 10, 10**6)
-        cut = fmt.cut_records(bytes(flipped), 32, every.ids, every.starts, every.ends)
+        cut = fmt.cut_records(flipped, 32, every.ids, every.starts, every.ends)
         assert bit // 8 // (len(data) // 3) == len(cut)
     short = fmt.cut_records(data[:-1], 32, [7], chosen.starts[1:], chosen.ends[1:])
     assert [] == short
@@ -209,10 +210,10 @@ def test_selected_rows_are_cut_and_verified() -> None:
         (10, 32, [6, 7], 7, False),
     ],
 )
-def test_a_selection_keeps_its_bounds(
+def test_a_selection_keeps_its_limits(
     count_max: int, bytes_max: int, ids: list[int], reached: int, full: bool
 ) -> None:
-    """Count and bytes bound a selection, but one record is always in it."""
+    """Count and bytes limit a selection, but one record is always in it."""
     bodies = [message(b"a", b"1")] * 4
     assert 16 == len(bodies[0])
     _, rows = fmt.encode_batch(5, bodies, 32, False, describe, {b"": 0})

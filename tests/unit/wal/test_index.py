@@ -1,4 +1,4 @@
-"""The index beside a segment."""
+"""The index of a segment."""
 
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.format import HEADER_BYTES, ROW_BYTES, checksum, encode_rows, scan
@@ -10,26 +10,21 @@ from tests.unit.wal.bodies import (
     FIRST_INDEX,
     batches_of,
     describe,
+    flip_bit,
     message,
     numbered,
     open_log,
+    sealed_log,
     write,
 )
-
-
-def sealed_log() -> tuple[FakeDisk, SegmentInfo]:
-    disk = FakeDisk()
-    wal = open_log(disk)
-    write(wal, *batches_of(numbered(60), 5))
-    return disk, wal.segments()[0]
 
 
 def opened(disk: FakeDisk, info: SegmentInfo) -> IndexView | None:
     return open_sealed(disk, info.first_id, info.created_us, info.size)
 
 
-def test_rows_equal_the_log_row_by_row() -> None:
-    """Every record of every segment, sealed or growing, has its row, and nothing else does."""
+def test_the_rows_match_the_log() -> None:
+    """Every record of every segment, sealed or growing, has one row; there are no others."""
     disk = FakeDisk()
     wal = open_log(disk)
     bodies = [message(b"t%d" % (i % 7), b"x" * (i % 90), i) for i in range(200)]
@@ -45,7 +40,7 @@ def test_rows_equal_the_log_row_by_row() -> None:
 
 
 def test_a_sealed_index_is_complete() -> None:
-    """Trailer, topic table and block sums are those of the segment."""
+    """Trailer, topic table and block checksums match the segment."""
     disk, info = sealed_log()
     found = read_trailer(disk, info.first_id, info.created_us, info.size)
     index = opened(disk, info)
@@ -61,20 +56,19 @@ def test_a_sealed_index_is_complete() -> None:
     assert info.last_id * ROW_BYTES == len(rows)
 
 
-def test_every_bit_of_a_sealed_index_counts() -> None:
-    """A flipped bit makes the index, or the block of rows that has it, untrusted."""
+def test_a_bit_flip_in_a_sealed_index_is_detected() -> None:
+    """The index, or the block of rows with the flipped bit, is not trusted."""
     disk, info = sealed_log()
     whole = disk.content(FIRST_INDEX)
     for bit in range(len(whole) * 8):
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        disk.put(FIRST_INDEX, bytes(flipped))
+        flipped = flip_bit(whole, bit)
+        disk.put(FIRST_INDEX, flipped)
         index = opened(disk, info)
         assert index is None or index.block(0) is None
 
 
-def test_a_stale_cut_or_missing_index_is_not_trusted() -> None:
-    """An index of another size of its segment, of another time, or cut, is rebuilt."""
+def test_a_stale_truncated_or_missing_index_is_not_trusted() -> None:
+    """Its size, creation time and first id must match the segment."""
     disk, info = sealed_log()
     whole = disk.content(FIRST_INDEX)
     assert None is open_sealed(disk, info.first_id, info.created_us, info.size + 1)
@@ -89,7 +83,7 @@ def test_a_stale_cut_or_missing_index_is_not_trusted() -> None:
 
 
 def test_rows_are_found_by_id() -> None:
-    """Without gaps by counting, with gaps by searching; before and behind all rows too."""
+    """By counting without gaps and by searching with gaps, also beyond either end."""
     disk = FakeDisk()
     rows = b"".join(i.to_bytes(8, "little") + bytes(24) for i in (10, 11, 20, 21, 22))
     disk.put("i", bytes(HEADER_BYTES) + rows)
@@ -111,11 +105,11 @@ def test_rows_are_found_by_id() -> None:
 
 
 def test_a_view_does_not_grow() -> None:
-    """What is appended after a view was taken is not in it; its rows stay verified."""
+    """Later appends are not in it, and its rows can still be verified."""
     disk = FakeDisk()
     wal = open_log(disk, segment_bytes=2**24)
     write(wal, numbered(BLOCK_ROWS - 1, size=1))
-    views = [wal._view.index]  # noqa: SLF001 - readers get it inside `read` only
+    views = [wal._view.index]  # noqa: SLF001 - readers only get it inside `read`
     for _ in range(3):
         write(wal, numbered(1, size=1))
         views.append(wal._view.index)  # noqa: SLF001 - as above

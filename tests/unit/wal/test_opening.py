@@ -1,4 +1,4 @@
-"""Start-up over every named disaster: it heals, or it refuses and changes nothing."""
+"""Opening a log after every named disaster: it heals, or it refuses and changes nothing."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +26,7 @@ from tests.unit.wal.bodies import (
     numbered,
     open_log,
     read_everything,
+    remove,
     write,
 )
 
@@ -34,7 +35,7 @@ RECORD_BYTES = 16 + len(BODIES[0])
 
 
 def make_log() -> FakeDisk:
-    """Return the disk of a closed log of three segments and 60 records."""
+    """Return the disk of a closed log with three segments and 60 records."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, *batches_of(BODIES, 10))
@@ -68,14 +69,6 @@ def rewrite(path: str, change: Callable[[bytes], bytes]) -> Callable[[FakeDisk],
     return lambda disk: disk.put(path, change(disk.content(path)))
 
 
-def remove(*paths: str) -> Callable[[FakeDisk], None]:
-    def damage(disk: FakeDisk) -> None:
-        for path in paths:
-            disk.remove(path)
-
-    return damage
-
-
 LAST = segment_path(61)
 LAST_INDEX = LAST.replace(".wal", ".idx")
 TORN = encode_record(71, BODIES[0], fence=True)
@@ -106,8 +99,8 @@ HEALED: dict[str, tuple[Callable[[FakeDisk], None], int, int, int]] = {
 
 
 @pytest.mark.parametrize("name", HEALED)
-def test_it_heals(name: str) -> None:
-    """Every committed record is there; the torn tail is kept in quarantine, then cut off."""
+def test_opening_heals_what_a_crash_can_leave(name: str) -> None:
+    """Every committed record is there; a torn tail is quarantined and then cut off."""
     disaster, left, torn_bytes, zero_bytes = HEALED[name]
     disk = grown_log()
     disaster(disk)
@@ -125,12 +118,12 @@ def test_it_heals(name: str) -> None:
     assert ([tail] if tail else []) == [disk.content(path) for path in recovered.quarantined]
     for path in ("wal/README", "wal/7.wal"):
         assert not disk.exists(path) or b"mine" == disk.content(path)
-    write(wal, [message(b"t", b"goes on")])
+    write(wal, [message(b"t", b"continues")])
     open_log(disk.crash(Random(0)))
 
 
 def test_quarantine_is_never_pruned() -> None:
-    """Tail after tail is kept, each under its own name, through all restarts."""
+    """Every tail is kept under its own name through all restarts."""
     disk = grown_log()
     for count in range(1, 6):
         disk.put(LAST, disk.content(LAST) + TORN[: 10 + count])
@@ -138,8 +131,8 @@ def test_quarantine_is_never_pruned() -> None:
         assert count == len(disk.list_dir("quarantine"))
 
 
-def test_the_tail_is_in_quarantine_before_it_is_cut_off() -> None:
-    """At no moment of recovery does a power cut leave neither tail nor copy."""
+def test_a_tail_is_quarantined_before_it_is_cut_off() -> None:
+    """A power cut at any point of recovery leaves the tail or its copy."""
     for operation in range(1, 30):
         disk = grown_log()
         disk.put(LAST, disk.content(LAST) + TORN[:-1])
@@ -190,28 +183,28 @@ DAMAGED: dict[str, tuple[Callable[[FakeDisk], None], str, int, int, int]] = {
     "missing middle segment": (remove(MIDDLE), FIRST, 32 + 30 * RECORD_BYTES, 31, 60),
     "missing last segment": (remove(LAST), MIDDLE, 32 + 30 * RECORD_BYTES, 61, 70),
     "all segments missing": (remove(FIRST, MIDDLE, LAST), FIRST, 0, 1, 70),
-    "sealed segment cut": (
+    "truncated sealed segment": (
         rewrite(FIRST, lambda d: d[:-1]),
         FIRST,
         32 + 29 * RECORD_BYTES,
         30,
         30,
     ),
-    "sealed segment with zeros behind": (
+    "zeros after a sealed segment": (
         rewrite(FIRST, lambda d: d + bytes(9)),
         FIRST,
         32 + 30 * RECORD_BYTES,
         31,
         31,
     ),
-    "last segment cut below the mark": (
+    "last segment truncated below the mark": (
         rewrite(LAST, lambda d: d[:-1]),
         LAST,
         32 + 9 * RECORD_BYTES,
         70,
         70,
     ),
-    "last segment cut at a record below the mark": (
+    "last segment truncated at a record below the mark": (
         rewrite(LAST, lambda d: d[:-RECORD_BYTES]),
         LAST,
         32 + 9 * RECORD_BYTES,
@@ -219,8 +212,14 @@ DAMAGED: dict[str, tuple[Callable[[FakeDisk], None], str, int, int, int]] = {
         70,
     ),
     "newer segment version": (rewrite(MIDDLE, header(version=2)), MIDDLE, 0, 31, 31),
-    "segment under another's name": (rewrite(MIDDLE, header(first_id=32)), MIDDLE, 0, 31, 31),
-    "last segment without header": (rewrite(LAST, lambda d: b""), LAST, 0, 61, 61),
+    "segment with another segment's name": (
+        rewrite(MIDDLE, header(first_id=32)),
+        MIDDLE,
+        0,
+        31,
+        31,
+    ),
+    "last segment without a header": (rewrite(LAST, lambda d: b""), LAST, 0, 61, 61),
     "unknown record type": (
         rewrite(LAST, lambda d: d + encode_record(71, b"\x63new", fence=True)),
         LAST,
@@ -239,8 +238,8 @@ DAMAGED: dict[str, tuple[Callable[[FakeDisk], None], str, int, int, int]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_it_refuses(name: str) -> None:
-    """Damage is told with segment, offset and ids, and nothing but indexes is touched."""
+def test_opening_refuses_a_damaged_log(name: str) -> None:
+    """The error names segment, offset and ids, and only indexes may have changed."""
     disaster, segment, offset, first_id, last_id = DAMAGED[name]
     disk = grown_log()
     disaster(disk)
@@ -255,7 +254,7 @@ def test_it_refuses(name: str) -> None:
 
 
 def test_a_hole_before_a_fence_is_damage_without_any_mark() -> None:
-    """A later batch proves that the earlier one was durable, even if the mark is lost."""
+    """A later batch proves that the earlier one was durable, even without the mark."""
     disk = grown_log()
     flip(LAST, 32 + 2 * RECORD_BYTES + 40)(disk)
     disk.remove(MARK_PATH)
@@ -263,8 +262,8 @@ def test_a_hole_before_a_fence_is_damage_without_any_mark() -> None:
         open_log(disk)
 
 
-def test_old_segments_are_not_read_at_start() -> None:
-    """Start-up costs what the snapshot leaves to replay: damage before it is found later."""
+def test_segments_before_the_snapshot_are_not_read_at_startup() -> None:
+    """Startup reads only what must be replayed; earlier damage is found later."""
     disk = grown_log()
     flip(FIRST, 100)(disk)
     seen: list[tuple[int, bytes]] = []
@@ -278,7 +277,7 @@ def test_old_segments_are_not_read_at_start() -> None:
 
 
 def test_every_truncation_of_the_last_segment_recovers_the_valid_prefix() -> None:
-    """Beyond the mark it heals to exactly the whole records; below it is refused."""
+    """Beyond the mark it heals to exactly the whole records; below, opening refuses."""
     disk = grown_log()
     data = disk.content(LAST)
     disk.put(MARK_PATH, encode_mark(65))
@@ -297,8 +296,8 @@ def test_every_truncation_of_the_last_segment_recovers_the_valid_prefix() -> Non
 
 @pytest.mark.parametrize("size", range(HEADER_BYTES + 1))
 @pytest.mark.parametrize("content", ["torn", "zero"])
-def test_a_rotation_that_was_cut_off_heals(size: int, content: str) -> None:
-    """The last segment without a whole header, and nothing behind it, never held a record."""
+def test_an_interrupted_rotation_heals(size: int, content: str) -> None:
+    """A last segment without a complete header never held a record."""
     disk = make_log()
     whole = encode_header(SEGMENT_MAGIC, 61, 5)
     data = whole[:size] if content == "torn" else bytes(size)
@@ -318,7 +317,7 @@ def test_a_rotation_that_was_cut_off_heals(size: int, content: str) -> None:
 
 
 def test_a_torn_header_below_the_mark_is_damage() -> None:
-    """If the mark says that the segment had records, it did."""
+    """The mark proves that the segment had records."""
     disk = make_log()
     disk.put(LAST, b"")
     disk.put(MARK_PATH, encode_mark(61))
@@ -326,8 +325,8 @@ def test_a_torn_header_below_the_mark_is_damage() -> None:
         open_log(disk)
 
 
-def test_a_gap_that_covers_the_snapshot_is_told() -> None:
-    """Loss on both sides of the snapshot is loss behind it: the gap record is visited."""
+def test_a_gap_across_the_snapshot_is_replayed() -> None:
+    """It includes ids after the snapshot, so its record is visited."""
     disk = FakeDisk()
     header_bytes = encode_header(SEGMENT_MAGIC, 1, 0)
     gap = encode_gap(1, 9)
@@ -341,8 +340,8 @@ def test_a_gap_that_covers_the_snapshot_is_told() -> None:
     assert ([(1, 9)], [(10, BODIES[0])]) == (found.gaps, found.records)
 
 
-def test_what_recovery_accepts_survives_the_next_power_cut() -> None:
-    """A killed process leaves writes that nobody synced; accepted, they are synced first."""
+def test_recovered_records_survive_the_next_power_cut() -> None:
+    """A killed process leaves unsynced writes; recovery syncs them before it accepts them."""
     disk = FakeDisk()
     wal = open_log(disk, fsync="none")
     write(wal, BODIES[:5])
@@ -353,8 +352,8 @@ def test_what_recovery_accepts_survives_the_next_power_cut() -> None:
         assert 5 == open_log(killed.crash(Random(seed))).committed_id
 
 
-def test_a_full_disk_can_be_opened_out_of_the_reserve() -> None:
-    """Start-up on a full disk uses the reserve's room to heal; publishing waits."""
+def test_a_log_on_a_full_disk_is_opened_with_the_reserve() -> None:
+    """Healing uses the reserve's space; publishes are refused."""
     disk = FakeDisk()
     wal = open_log(disk, segment_bytes=2**20)
     write(wal, BODIES)
@@ -370,14 +369,14 @@ def test_a_full_disk_can_be_opened_out_of_the_reserve() -> None:
     wal.append(BODIES[:1], urgent=True)
 
 
-def test_no_room_at_all_is_a_full_disk() -> None:
-    """Without room for the first segment there is no log, and the error says so."""
+def test_without_any_space_the_log_is_full() -> None:
+    """Not even the first segment can be created, and the error says so."""
     with pytest.raises(LogFullError):
         open_log(FakeDisk(capacity=10))
 
 
-def test_the_mark_is_read_as_what_it_is() -> None:
-    """Missing and never written are 0; torn is unreadable."""
+def test_reading_the_durable_mark() -> None:
+    """A missing or empty mark is 0; a torn one is unreadable."""
     disk = FakeDisk()
     assert 0 == read_mark(disk)
     disk.put(MARK_PATH, b"")

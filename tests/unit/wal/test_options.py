@@ -1,4 +1,4 @@
-"""The log's settings, and what they decide."""
+"""The log's options: sync policy and retention."""
 
 import pytest
 
@@ -7,9 +7,9 @@ from braidmq.wal.options import FsyncPolicy, WalOptions
 from braidmq.wal.segment import SegmentInfo
 
 
-def test_wrong_options_are_refused() -> None:
-    """Sizes out of bounds, negative limits and unknown policies are ConfigErrors."""
-    for wrong in (
+def test_invalid_options_are_refused() -> None:
+    """Sizes out of range, negative limits and unknown policies are ConfigErrors."""
+    for invalid in (
         {"segment_bytes": 4095},
         {"segment_bytes": 2**31},
         {"retention_hours": -1.0},
@@ -17,7 +17,7 @@ def test_wrong_options_are_refused() -> None:
         {"fsync": "sometimes"},
     ):
         with pytest.raises(ConfigError):
-            WalOptions(**wrong)
+            WalOptions(**invalid)
 
 
 POLICIES = {
@@ -31,7 +31,7 @@ POLICIES = {
 
 @pytest.mark.parametrize("text", POLICIES)
 def test_each_policy_says_what_it_can_lose(text: str) -> None:
-    """A policy is parsed from its text and tells what a power cut can take."""
+    """A policy is parsed from its text, and describes what a power cut can lose."""
     expected, strict, loss = POLICIES[text]
     policy = FsyncPolicy.parse(text)
 
@@ -47,14 +47,14 @@ MISSPELT = (
 
 
 @pytest.mark.parametrize("text", ["", *MISSPELT.split()])
-def test_anything_else_is_refused(text: str) -> None:
-    """A policy that is misspelt is an error, never a default."""
+def test_a_misspelt_policy_is_refused(text: str) -> None:
+    """It is an error and never a default."""
     with pytest.raises(ConfigError, match=r"wal\.fsync"):
         FsyncPolicy.parse(text)
 
 
 def test_a_commit_syncs_when_enough_is_unsynced() -> None:
-    """`always` syncs for one record, `every_n` for N, the others never; nothing needs none."""
+    """`always` syncs after one record, `every_n` after N, the others never."""
     answers = {
         text: [POLICIES[text][0].wants_sync(unsynced) for unsynced in (0, 1, 63, 64, 65)]
         for text in POLICIES
@@ -80,7 +80,7 @@ def limits(hours: float, size: int, *, force: bool = False) -> WalOptions:
 
 
 @pytest.mark.parametrize(
-    ("options", "needed_id", "recovery_id", "now_hours", "gone"),
+    ("options", "needed_id", "recovery_id", "now_hours", "deleted"),
     [
         (limits(0.0, 0), ALL, ALL, 1000, []),
         (limits(1.0, 0), ALL, ALL, 2, []),
@@ -98,10 +98,10 @@ def limits(hours: float, size: int, *, force: bool = False) -> WalOptions:
         (limits(0.0, 0, force=True), 1, ALL, 1000, []),
     ],
 )
-def test_the_oldest_go_first(
-    options: WalOptions, needed_id: int, recovery_id: int, now_hours: float, gone: list[int]
+def test_the_oldest_segments_expire_first(
+    options: WalOptions, needed_id: int, recovery_id: int, now_hours: float, deleted: list[int]
 ) -> None:
-    """Limits, readers, force and recovery decide; the growing segment always stays."""
+    """Subject to limits, readers, force and recovery; the growing segment always stays."""
     expired = options.expired(
         SEGMENTS,
         needed_id=needed_id,
@@ -109,11 +109,11 @@ def test_the_oldest_go_first(
         recovery_id=recovery_id,
     )
 
-    assert gone == [segment.first_id for segment in expired]
+    assert deleted == [segment.first_id for segment in expired]
 
 
-def test_an_unsealed_segment_never_goes() -> None:
-    """Not even if it were not the last."""
+def test_an_unsealed_segment_never_expires() -> None:
+    """Not even if it is not the last one."""
     unsealed = [SegmentInfo(1, 10, 100, 0, sealed=False), *SEGMENTS[1:]]
 
     assert [] == limits(0.0, 1, force=True).expired(unsealed, needed_id=ALL, now_us=0)

@@ -1,4 +1,4 @@
-"""How far work on the log is: never beyond the end, never back, and at the end all of it."""
+"""Progress reports of work on the log: monotonic, within bounds, complete at the end."""
 
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.maintenance.repair import repair
@@ -12,13 +12,13 @@ from tests.unit.wal.maintenance.test_repair import MIDDLE, flip, make_log
 
 
 class Watcher:
-    """Keeps what it is told."""
+    """Keeps every report."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, int]] = []
+        self.reports: list[tuple[int, int]] = []
 
     def __call__(self, done: int, total: int) -> None:
-        self.told.append((done, total))
+        self.reports.append((done, total))
 
 
 def size_of(disk: FakeDisk) -> int:
@@ -26,32 +26,32 @@ def size_of(disk: FakeDisk) -> int:
 
 
 def assert_grew_to_the_end(watcher: Watcher, total: int) -> None:
-    done = [done for done, _ in watcher.told]
+    done = [done for done, _ in watcher.reports]
 
     assert done == sorted(done)
-    assert (total, total) == watcher.told[-1]
-    assert {total} == {of for _, of in watcher.told}
+    assert (total, total) == watcher.reports[-1]
+    assert {total} == {of for _, of in watcher.reports}
     assert 3 == len(set(done))  # segments
 
 
-def test_a_look_at_the_log_is_watched_from_segment_to_segment() -> None:
-    """The whole of it, and no further."""
+def test_verifying_reports_progress_per_segment() -> None:
+    """Up to the whole log, and no further."""
     disk, watcher = make_log(), Watcher()
     verify(disk, describe, watcher)
 
     assert_grew_to_the_end(watcher, size_of(disk))
 
 
-def test_a_dump_tells_of_the_look_that_comes_first() -> None:
-    """Then its records are the progress."""
+def test_a_dump_reports_the_progress_of_the_survey_before_it() -> None:
+    """After that, its records show the progress."""
     disk, watcher = make_log(), Watcher()
     assert 5 == len(list(dump(disk, describe, from_id=1, limit=5, watch=watcher)))
 
     assert_grew_to_the_end(watcher, size_of(disk))
 
 
-def test_an_opening_is_watched_whether_segments_are_replayed_or_not() -> None:
-    """What a snapshot has passed is passed at once."""
+def test_opening_reports_progress_with_and_without_replay() -> None:
+    """Segments before the snapshot count at once."""
     for after_id in (0, 65):
         disk, watcher = make_log(), Watcher()
         wal = Wal.open(
@@ -65,22 +65,22 @@ def test_an_opening_is_watched_whether_segments_are_replayed_or_not() -> None:
         )
         wal.close()
 
-        assert watcher.told[-1][0] <= watcher.told[-1][1]
-        assert watcher.told == sorted(watcher.told)
-        assert watcher.told[-1][1] == watcher.told[-1][0]
+        assert watcher.reports[-1][0] <= watcher.reports[-1][1]
+        assert watcher.reports == sorted(watcher.reports)
+        assert watcher.reports[-1][1] == watcher.reports[-1][0]
 
 
-def test_a_repair_tells_of_its_second_part_as_well() -> None:
-    """Which segment of those that are written anew it is at."""
+def test_a_repair_reports_the_segments_it_rewrites() -> None:
+    """After the survey it reports which of the damaged segments it is working on."""
     disk, watcher = make_log(), Watcher()
     flip(MIDDLE, 100)(disk)
     repair(disk, describe, accept_loss=True, watch=watcher)
 
-    assert (0, 1) == watcher.told[-1]
+    assert (0, 1) == watcher.reports[-1]
 
 
-def test_who_is_not_watched_looks_at_no_file_for_it() -> None:
-    """A start that nobody sees costs nothing more."""
+def test_without_a_watcher_no_file_is_measured() -> None:
+    """Startup without progress reports has no extra cost."""
     disk = make_log()
     watching = Watching(disk, unwatched)
 

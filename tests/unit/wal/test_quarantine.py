@@ -1,4 +1,4 @@
-"""Quarantine."""
+"""Quarantine: copies and moves of damaged data."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ from braidmq.wal.quarantine import keep_copy, move_in
 
 
 def test_a_copy_is_durable_and_never_overwrites() -> None:
-    """Copies of the same place get their own names, and survive a power cut."""
+    """Copies from the same offset get different names, and survive a power cut."""
     disk = FakeDisk()
     disk.put("wal/a", b"0123456789")
     file = disk.open("wal/a", write=False, create=False)
@@ -20,8 +20,8 @@ def test_a_copy_is_durable_and_never_overwrites() -> None:
     assert b"0123456789" == disk.content("wal/a")
 
 
-def test_a_file_is_moved_in_whole() -> None:
-    """The file leaves its directory for good, and is in quarantine for good."""
+def test_a_whole_file_is_moved_durably() -> None:
+    """After a power cut it is in quarantine and no longer in its directory."""
     disk = FakeDisk()
     for content in (b"bad", b"worse"):
         disk.put("snapshot/x", content)

@@ -1,4 +1,4 @@
-"""Reading back."""
+"""Reading the log."""
 
 import errno
 import threading
@@ -15,6 +15,7 @@ from tests.unit.wal.bodies import (
     FIRST,
     FIRST_INDEX,
     batches_of,
+    flip_bit,
     message,
     note,
     numbered,
@@ -28,7 +29,7 @@ BODIES = numbered(60)
 
 
 def test_any_bit_flip_is_detected() -> None:
-    """Flip every bit of a small log, sealed or growing: no reader ever gets wrong bytes."""
+    """Flip every bit of a small log, sealed or growing: no reader gets wrong bytes."""
     disk = tiny_log()
     wal = open_log(disk)
     expected = read_everything(wal)
@@ -36,9 +37,8 @@ def test_any_bit_flip_is_detected() -> None:
     for segment in wal.segments():
         whole = disk.content(segment.path)
         for bit in range(HEADER_BYTES * 8, len(whole) * 8):
-            flipped = bytearray(whole)
-            flipped[bit // 8] ^= 1 << bit % 8
-            disk.put(segment.path, bytes(flipped))
+            flipped = flip_bit(whole, bit)
+            disk.put(segment.path, flipped)
             with pytest.raises(DamagedLogError) as caught:
                 wal.read(0, topic=None, up_to=99, count_max=99, bytes_max=10**6)
             assert segment.path == caught.value.segment
@@ -47,24 +47,23 @@ def test_any_bit_flip_is_detected() -> None:
 
 
 def test_any_bit_flip_in_a_sealed_index_heals() -> None:
-    """The index is never trusted over the segment: a reader gets the right records."""
+    """The reader rebuilds the index and gets the right records."""
     disk = tiny_log()
     wal = open_log(disk)
     expected = read_everything(wal, b"t")
     whole = disk.content(FIRST_INDEX)
     segment = wal.segments()[0]
     for bit in range(len(whole) * 8):
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        disk.put(FIRST_INDEX, bytes(flipped))
+        flipped = flip_bit(whole, bit)
+        disk.put(FIRST_INDEX, flipped)
         if bit % 2:
-            wal._reader.forget(segment)  # noqa: SLF001 - as if others had been read
+            wal._reader.forget(segment)  # noqa: SLF001 - as if the cache had evicted it
         found = wal.read(0, topic=b"t", up_to=30, count_max=99, bytes_max=10**6)
         assert expected == found.records
 
 
-def test_a_damaged_index_of_the_growing_segment_is_told() -> None:
-    """Rows that are not what was written are not used; a restart rebuilds them."""
+def test_a_damaged_index_of_the_growing_segment_is_reported() -> None:
+    """Damaged rows are not used; a restart rebuilds them."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, BODIES[:5])
@@ -77,7 +76,7 @@ def test_a_damaged_index_of_the_growing_segment_is_told() -> None:
 
 
 def test_an_unreadable_disk_is_damage() -> None:
-    """EIO while reading is told as what it is: accepted data that cannot be read."""
+    """EIO while reading means that accepted data cannot be read."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, BODIES[:5])
@@ -86,8 +85,8 @@ def test_an_unreadable_disk_is_damage() -> None:
         read_everything(wal)
 
 
-def test_other_topics_bytes_are_not_read() -> None:
-    """A topic's records far apart are read by themselves, neighbours together."""
+def test_bytes_of_other_topics_are_not_read() -> None:
+    """Distant records of a topic are read separately, neighbouring ones together."""
     disk = FakeDisk()
     wal = open_log(disk, segment_bytes=2**20)
     big = message(b"other", bytes(2 * SKIP_BYTES_MIN))
@@ -102,8 +101,8 @@ def test_other_topics_bytes_are_not_read() -> None:
     assert sum(reads) < 8 * 32 + 200
 
 
-def test_reading_crosses_blocks_of_rows() -> None:
-    """More rows than a block: everything is found, from any start."""
+def test_a_read_crosses_blocks_of_rows() -> None:
+    """With more rows than a block, everything is found from any start."""
     disk = FakeDisk()
     wal = open_log(disk, segment_bytes=2**24)
     count = 2 * BLOCK_ROWS + 10
@@ -123,8 +122,8 @@ def test_reading_crosses_blocks_of_rows() -> None:
             assert count == found.reached_id
 
 
-def test_bytes_bound_a_read_across_blocks() -> None:
-    """A later block adds nothing that is beyond the bound."""
+def test_the_byte_limit_applies_across_blocks() -> None:
+    """A later block adds nothing beyond the limit."""
     disk = FakeDisk()
     wal = open_log(disk, segment_bytes=2**24)
     small = [note(b"x")] * (BLOCK_ROWS - 1)
@@ -138,8 +137,8 @@ def test_bytes_bound_a_read_across_blocks() -> None:
     assert [BLOCK_ROWS + 1] == [record_id for record_id, _ in rest.records]
 
 
-def test_few_segments_are_held_open() -> None:
-    """Reading a long log holds a bounded number of files."""
+def test_the_number_of_open_segments_is_bounded() -> None:
+    """Reading a long log keeps only a few files open."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, *batches_of(numbered(700), 35))
@@ -149,7 +148,7 @@ def test_few_segments_are_held_open() -> None:
     assert OPEN_SEGMENTS_MAX == len(wal._reader._open)  # noqa: SLF001 - only this test needs it
 
 
-def test_readers_run_beside_the_writer() -> None:
+def test_readers_run_concurrently_with_the_writer() -> None:
     """While the writer appends, rotates and deletes, readers see a consistent prefix."""
     wal = open_log(FakeDisk(), limit=20_000, hours=0.0)
     failures: list[str] = []
@@ -191,7 +190,7 @@ def test_readers_run_beside_the_writer() -> None:
 
 
 def test_reading_at_the_end_finds_nothing() -> None:
-    """Nothing is left behind the last id, and nothing in an empty log."""
+    """There is nothing after the last id, and nothing in an empty log."""
     wal = open_log(FakeDisk())
     empty = wal.read(0, topic=None, up_to=10, count_max=1, bytes_max=1)
     assert ([], 0, None) == (empty.records, empty.reached_id, empty.lost)
@@ -203,10 +202,10 @@ def test_reading_at_the_end_finds_nothing() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"), [(errno.ENOSPC, LogFullError), (errno.EIO, LogPoisonedError)]
 )
-def test_an_index_that_cannot_be_written_is_told(
+def test_an_index_that_cannot_be_written_is_reported(
     error: int, expected: type[LogFullError | LogPoisonedError]
 ) -> None:
-    """A reader that must rebuild an index says why it cannot."""
+    """A reader that has to rebuild an index raises the reason why it cannot."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, *batches_of(BODIES, 4))
@@ -218,8 +217,8 @@ def test_an_index_that_cannot_be_written_is_told(
     assert 60 == len(read_everything(wal))
 
 
-def test_a_segment_that_somebody_took_away_is_damage() -> None:
-    """A file that is missing, and that retention did not delete, is told as missing."""
+def test_a_missing_segment_is_damage() -> None:
+    """Retention did not delete it, so the error says that it is missing."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, *batches_of(BODIES, 4))
@@ -228,8 +227,8 @@ def test_a_segment_that_somebody_took_away_is_damage() -> None:
         read_everything(wal)
 
 
-def test_an_index_that_cannot_be_rebuilt_ends_the_read() -> None:
-    """A rebuilt index that still cannot be used is damage, not an endless loop."""
+def test_an_index_that_cannot_be_rebuilt_fails_the_read() -> None:
+    """An unusable index after a rebuild is damage, not an endless loop."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, *batches_of(BODIES, 4))
@@ -239,8 +238,8 @@ def test_an_index_that_cannot_be_rebuilt_ends_the_read() -> None:
         read_everything(wal)
 
 
-def test_a_read_may_ask_for_one_priority() -> None:
-    """The index tells priorities apart, so that nothing else of the topic is read."""
+def test_a_read_can_select_one_priority() -> None:
+    """The index holds the priority, so nothing else of the topic is read."""
     wal = open_log(FakeDisk())
     write(wal, [message(b"mine", b"%d" % n, priority=n % 3) for n in range(9)])
     found = wal.read(0, topic=b"mine", up_to=99, count_max=99, bytes_max=10**6, priority=2)

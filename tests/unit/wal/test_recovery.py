@@ -1,4 +1,4 @@
-"""Where a segment's records end, and what that means."""
+"""Where the valid records of a segment end, and whether that is a torn tail or damage."""
 
 from itertools import accumulate
 
@@ -93,7 +93,7 @@ LAST: list[tuple[str, bytes, int, Ending, str]] = [
     ("ends before the mark", GOOD, 4, Ending.DAMAGE, "ends before the durable mark"),
     ("zeros below the mark", GOOD + bytes(99), 4, Ending.DAMAGE, "durable mark"),
     ("a record is missing", GOOD + plain(5), 0, Ending.DAMAGE, "id 5 where 4 is due"),
-    ("a record comes twice", GOOD + plain(3), 3, Ending.TORN_TAIL, "id 3 where 4 is due"),
+    ("a duplicate record", GOOD + plain(3), 3, Ending.TORN_TAIL, "id 3 where 4 is due"),
 ]
 
 
@@ -101,7 +101,7 @@ LAST: list[tuple[str, bytes, int, Ending, str]] = [
 def test_the_last_segment_is_torn_or_damaged(
     data: bytes, durable_id: int, ending: Ending, reason: str
 ) -> None:
-    """What a crash can leave heals; what only loss of accepted data explains does not."""
+    """What a crash can leave is torn; what only loss of accepted data explains is damage."""
     verdict = last(data, durable_id)
 
     assert ending is verdict.ending
@@ -109,7 +109,7 @@ def test_the_last_segment_is_torn_or_damaged(
 
 
 def test_damage_names_the_ids() -> None:
-    """From the first invalid record to the one before the next that is intact."""
+    """From the first invalid record to the last before the next intact one."""
     data = segment(fenced(1), flip(plain(2), 20), flip(plain(3), 20), fenced(4))
     verdict = last(data)
     assert (SECOND, 2, 3) == (verdict.offset, verdict.first_id, verdict.last_id)
@@ -131,7 +131,7 @@ SEALED = [
 def test_a_sealed_segment_is_whole_or_damaged(
     data: bytes, successor: int, ending: Ending, last_id: int
 ) -> None:
-    """Nothing heals in a segment that has a successor: it was synced before that was made."""
+    """A segment with a successor never heals: it was synced before that one was created."""
     verdict = judge_sealed(walked(data), successor, reader(data))
 
     assert (ending, last_id) == (verdict.ending, verdict.last_id)
@@ -146,8 +146,8 @@ def test_a_sealed_segment_is_whole_or_damaged(
         (encode_header(SEGMENT_MAGIC, 2, 0), "first id 2, its name 1"),
     ],
 )
-def test_a_header_is_judged(header: bytes, problem: str) -> None:
-    """A header is valid, of this version and of this segment, or says why not."""
+def test_the_segment_header_is_checked(header: bytes, problem: str) -> None:
+    """It must be valid, of this version and of this segment; otherwise the reason is given."""
     found, reason = judge_header(header, 1)
 
     assert (not problem) == (found is not None)
@@ -155,7 +155,7 @@ def test_a_header_is_judged(header: bytes, problem: str) -> None:
 
 
 def test_a_huge_length_is_not_read() -> None:
-    """A torn length asks for nothing that the file does not have."""
+    """A torn length causes no read beyond the end of the file."""
     sizes: list[int] = []
     data = GOOD + (4).to_bytes(8, "little") + RECORD_BYTES_MAX.to_bytes(4, "little") + b"crc!x"
 
@@ -169,8 +169,8 @@ def test_a_huge_length_is_not_read() -> None:
     assert max(sizes) <= len(data)
 
 
-def test_records_longer_than_a_chunk_are_walked() -> None:
-    """A record of any legal size is read whole, wherever it lies."""
+def test_records_longer_than_a_chunk_are_read() -> None:
+    """A record of any legal size is read whole, at any offset."""
     big = message(b"t", bytes(3 * MIB))
     data = segment(fenced(1), encode_record(2, big, fence=False), plain(3))
     walk = Walk(reader(data), len(data), 1)
@@ -181,8 +181,8 @@ def test_records_longer_than_a_chunk_are_walked() -> None:
     assert "" == walk.problem
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_unreadable() -> None:
-    """Reading less than the file's size promised ends the walk, not the process."""
+def test_a_file_that_shrinks_while_being_read_is_reported() -> None:
+    """Reading fewer bytes than the file's size ends the walk with a problem."""
     walk = Walk(reader(GOOD[:-5]), len(GOOD), 1)
     assert 2 == sum(len(records) for _, records in walk.runs())
     assert "shorter than it was" in walk.problem
@@ -191,7 +191,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_unreadable() -> None:
 @settings(max_examples=50)
 @given(st.binary(max_size=300), st.integers(1, 2**40), st.booleans())
 def test_a_record_is_found_at_any_byte(noise: bytes, record_id: int, fence: bool) -> None:
-    """Behind noise of any length an intact record is found, if its id is high enough."""
+    """After noise of any length an intact record is found, if its id is high enough."""
     data = noise + encode_record(record_id, BODY, fence=fence) + noise
     found = find_record(reader(data), 0, len(data), record_id - 1, fenced=False)
     assert (len(noise), record_id) == found
@@ -200,16 +200,16 @@ def test_a_record_is_found_at_any_byte(noise: bytes, record_id: int, fence: bool
     assert (found if fence else None) == only
 
 
-def test_the_search_crosses_its_own_chunks() -> None:
-    """A header that lies across two chunks of the search is found as well."""
+def test_the_search_finds_a_header_across_two_chunks() -> None:
+    """Wherever the boundary of the search's chunks falls."""
     for shift in range(-20, 3):
         noise = b"\x77" * (256 * 1024 + shift)
         data = noise + fenced(9)
         assert (len(noise), 9) == find_record(reader(data), 0, len(data), 8, fenced=True)
 
 
-def test_every_truncation_is_the_valid_prefix() -> None:
-    """Cut a log at every byte: exactly the whole records before the cut are valid."""
+def test_every_truncation_leaves_the_valid_prefix() -> None:
+    """Truncate a log at every byte: exactly the whole records before that are valid."""
     data = segment(fenced(1), plain(2), plain(3))
     ends = list(accumulate([SIZE] * 3, initial=HEADER_BYTES))
     for size in range(HEADER_BYTES, len(data) + 1):

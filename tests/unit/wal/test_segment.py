@@ -1,4 +1,4 @@
-"""Segments: names, creation, the one that grows, and the reserve."""
+"""Segments: names, creation and growth; and the reserve."""
 
 import errno
 from random import Random
@@ -29,7 +29,7 @@ def start(disk: FakeDisk) -> ActiveSegment:
 
 
 def test_only_segments_are_listed() -> None:
-    """Foreign files in the directory are not looked at, and not touched."""
+    """Foreign files in the directory are ignored and left alone."""
     disk = FakeDisk()
     for name in ("5.wal", "x.wal", "0" * 19 + "5.idx", "0" * 19 + "5.wal.tmp", "reserve"):
         disk.put("wal/" + name, b"foreign")
@@ -52,8 +52,8 @@ def test_a_new_segment_survives_a_power_cut() -> None:
 
 
 @pytest.mark.parametrize("operation", ["fsync", "sync_dir"])
-def test_a_new_segment_that_cannot_be_synced_poisons(operation: str) -> None:
-    """Even if the sync says that the disk is full: a failed sync is final."""
+def test_a_new_segment_that_cannot_be_synced_poisons_the_log(operation: str) -> None:
+    """Even with ENOSPC: a failed sync is final."""
     disk = FakeDisk()
     disk.make_dir("wal")
     disk.fail(operation, errno.ENOSPC)
@@ -62,7 +62,7 @@ def test_a_new_segment_that_cannot_be_synced_poisons(operation: str) -> None:
 
 
 def test_rolling_back_leaves_no_trace() -> None:
-    """File, index and topics are as before, also after a power cut."""
+    """File, index and topics are as before, even after a power cut."""
     disk = FakeDisk()
     segment = start(disk)
     segment.append([message(b"a", b"1")], describe, fence=True)
@@ -87,8 +87,8 @@ def test_rolling_back_leaves_no_trace() -> None:
             assert before == disk.crash(Random(seed)).content(segment_path(1))
 
 
-def test_what_is_known_of_it() -> None:
-    """Ids, size and block sums follow what is written."""
+def test_a_segment_describes_itself() -> None:
+    """Ids, size and block checksums match what was written."""
     disk = FakeDisk()
     segment = start(disk)
     assert segment.is_empty
@@ -109,14 +109,14 @@ def make(capacity: int | None = None, segment_bytes: int = MIB) -> tuple[FakeDis
     return disk, Reserve(disk, segment_bytes)
 
 
-def test_its_size_follows_the_segments() -> None:
-    """A quarter of a segment, at most 16 MiB."""
+def test_the_reserve_is_a_quarter_of_a_segment() -> None:
+    """But at most 16 MiB."""
     assert 256 * KIB == make()[1].bytes_full
     assert RESERVE_BYTES_MAX == make(segment_bytes=1024 * MIB)[1].bytes_full
 
 
-def test_room_is_taken_given_back_and_taken_again() -> None:
-    """Releasing shortens the file, step by step to nothing; refilling restores it."""
+def test_the_reserve_is_released_and_refilled() -> None:
+    """Releasing shortens the file step by step to nothing; refilling restores it."""
     disk, reserve = make()
     assert 0 == reserve.bytes_left
     assert reserve.refill()
@@ -132,8 +132,8 @@ def test_room_is_taken_given_back_and_taken_again() -> None:
     assert reserve.refill()
 
 
-def test_without_room_it_stays_as_it_is() -> None:
-    """Refilling that fails says so and gives back what it took."""
+def test_a_reserve_that_cannot_be_refilled_stays_empty() -> None:
+    """A failed refill frees what it had allocated; an I/O error is raised."""
     disk, reserve = make(capacity=100 * KIB)
 
     assert not reserve.refill()

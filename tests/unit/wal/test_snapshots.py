@@ -1,4 +1,4 @@
-"""Snapshots."""
+"""Snapshots: saving, loading and damage."""
 
 import errno
 from random import Random
@@ -9,10 +9,11 @@ from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
 from braidmq.testing.disk import FakeDisk, PowerCutError
 from braidmq.wal import snapshots
 from braidmq.wal.format import checksum
+from tests.unit.wal.bodies import flip_bit
 
 
-def test_the_newest_is_loaded_and_two_are_kept() -> None:
-    """Older snapshots go when a newer one is durable."""
+def test_the_newest_snapshot_is_loaded_and_two_are_kept() -> None:
+    """Older snapshots are deleted once a newer one is durable."""
     disk = FakeDisk()
     assert None is snapshots.load(disk)
     for last_id in (5, 9, 12):
@@ -22,23 +23,22 @@ def test_the_newest_is_loaded_and_two_are_kept() -> None:
     assert [12, 9] == snapshots.list_ids(disk)
 
 
-def test_every_bit_counts_and_a_bad_one_is_kept() -> None:
-    """A snapshot with one bit flipped is moved to quarantine; the older one is used."""
+def test_a_snapshot_with_a_flipped_bit_is_quarantined() -> None:
+    """The older snapshot is used instead."""
     whole = snapshots.encode(9, b"newer")
     for bit in range(len(whole) * 8):
         disk = FakeDisk()
         snapshots.save(disk, 5, b"older")
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        disk.put(snapshots.snapshot_path(9), bytes(flipped))
+        flipped = flip_bit(whole, bit)
+        disk.put(snapshots.snapshot_path(9), flipped)
         rejected: list[str] = []
         assert snapshots.Snapshot(5, b"older") == snapshots.load(disk, rejected)
-        assert bytes(flipped) == disk.content(rejected[0])
+        assert flipped == disk.content(rejected[0])
         assert [5] == snapshots.list_ids(disk)
 
 
-def test_a_cut_snapshot_is_bad() -> None:
-    """Cut anywhere, it is no snapshot; under another's name neither."""
+def test_a_truncated_snapshot_is_rejected() -> None:
+    """Truncated anywhere it is invalid, and so is one under another's name."""
     whole = snapshots.encode(9, b"body")
     for size in range(len(whole)):
         assert None is snapshots.decode(whole[:size])
@@ -47,8 +47,8 @@ def test_a_cut_snapshot_is_bad() -> None:
     assert None is snapshots.load(disk)
 
 
-def test_a_newer_version_is_refused() -> None:
-    """An intact snapshot of a version not known here is damage, not nothing."""
+def test_a_snapshot_of_a_newer_version_is_damage() -> None:
+    """It is intact, so it must not be skipped like a torn one."""
     fields = bytearray(snapshots.encode(9, b"body")[:28])
     fields[8] = 2
     crc = checksum(bytes(fields) + b"body").to_bytes(4, "little")
@@ -56,8 +56,8 @@ def test_a_newer_version_is_refused() -> None:
         snapshots.decode(bytes(fields) + crc + b"body")
 
 
-def test_power_may_go_at_every_operation() -> None:
-    """After a crash the newest that was saved is there, or the one that was being saved."""
+def test_a_power_cut_at_any_operation_leaves_a_snapshot() -> None:
+    """After a crash the newest saved snapshot is there, or the one being saved."""
     for operation in range(1, 60):
         disk = FakeDisk()
         saved = 0
@@ -74,8 +74,8 @@ def test_power_may_go_at_every_operation() -> None:
             assert found is None or found.body == b"x" * 700 + b"%d" % found.last_id
 
 
-def test_without_room_the_old_ones_stay() -> None:
-    """A full disk refuses the snapshot and takes nothing away."""
+def test_a_full_disk_keeps_the_old_snapshots() -> None:
+    """The new snapshot is refused, and nothing is deleted."""
     disk = FakeDisk()
     snapshots.save(disk, 5, b"old")
     disk.capacity = disk.used_bytes + 10
@@ -89,7 +89,7 @@ def test_without_room_the_old_ones_stay() -> None:
 
 @pytest.mark.parametrize("operation", ["fsync", "sync_dir", "rename", "pwrite", "open"])
 def test_a_failing_disk_is_final(operation: str) -> None:
-    """EIO anywhere poisons; a failed sync does so whatever it says."""
+    """EIO anywhere poisons the log; so does a failed sync with any error."""
     disk = FakeDisk()
     disk.fail(operation, errno.EIO)
     with pytest.raises(LogPoisonedError):

@@ -1,4 +1,4 @@
-"""The tables behind an index's rows."""
+"""The tables after an index's rows."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +13,7 @@ from braidmq.wal.tables import (
     encode_tables,
     number_bytes,
 )
+from tests.unit.wal.bodies import flip_bit
 
 
 def sample() -> tuple[bytes, int]:
@@ -22,8 +23,8 @@ def sample() -> tuple[bytes, int]:
     return data, HEADER_BYTES + 5000 * ROW_BYTES + len(data)
 
 
-def test_what_is_encoded_is_decoded() -> None:
-    """Trailer and tables come back as they were."""
+def test_tables_survive_encoding() -> None:
+    """Trailer and tables decode to what was encoded."""
     data, size = sample()
     trailer = decode_trailer(data[-TRAILER_BYTES:], size)
     assert trailer is not None
@@ -37,16 +38,15 @@ def test_what_is_encoded_is_decoded() -> None:
     assert bytes(i % 4 for i in range(5000)) == tables.numbers
 
 
-def test_every_bit_counts() -> None:
-    """No trailer and no table with a bit flipped is accepted."""
+def test_tables_with_a_flipped_bit_are_rejected() -> None:
+    """Wherever the bit is, in the trailer or in a table."""
     data, size = sample()
     for bit in range(len(data) * 8):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        trailer = decode_trailer(bytes(flipped[-TRAILER_BYTES:]), size)
+        flipped = flip_bit(data, bit)
+        trailer = decode_trailer(flipped[-TRAILER_BYTES:], size)
         if trailer is not None:
             assert bit // 8 < len(data) - TRAILER_BYTES
-            assert None is decode_tables(bytes(flipped[:-TRAILER_BYTES]), trailer)
+            assert None is decode_tables(flipped[:-TRAILER_BYTES], trailer)
 
 
 def test_a_trailer_must_fit_its_file() -> None:
@@ -59,8 +59,8 @@ def test_a_trailer_must_fit_its_file() -> None:
     assert None is decode_trailer(odd[-TRAILER_BYTES:], size)
 
 
-def test_tables_that_do_not_add_up_are_refused() -> None:
-    """A topic table whose names do not fill it is not one."""
+def test_inconsistent_tables_are_rejected() -> None:
+    """The names must fill the topic table exactly."""
     data, size = sample()
     trailer = decode_trailer(data[-TRAILER_BYTES:], size)
     assert trailer is not None
@@ -69,8 +69,8 @@ def test_tables_that_do_not_add_up_are_refused() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 80_000), st.integers(1, 3)), max_size=12))
-def test_topic_numbers_are_those_of_the_rows(batches: list[tuple[int, int]]) -> None:
-    """In one byte, two or four each, whichever the most topics so far need."""
+def test_topic_numbers_match_the_rows(batches: list[tuple[int, int]]) -> None:
+    """One, two or four bytes each, as the largest number so far requires."""
     numbers, expected, count = TopicNumbers(), [], 0
     for topic, repeats in batches:
         count = max(count, topic)
@@ -84,8 +84,8 @@ def test_topic_numbers_are_those_of_the_rows(batches: list[tuple[int, int]]) -> 
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(1, 20))
-def test_running_sums_are_the_sums_of_the_blocks(pieces: list[bytes], size: int) -> None:
-    """However the bytes arrive, each block's sum is that of its bytes."""
+def test_running_checksums_match_the_blocks(pieces: list[bytes], size: int) -> None:
+    """However the bytes are split on arrival."""
     sums = BlockSums(size)
     for piece in pieces:
         sums.update(piece)

@@ -1,4 +1,4 @@
-"""The log as a whole: what is committed is there, whatever happens to process and disk."""
+"""The log as a whole: committed records survive whatever happens to process and disk."""
 
 import errno
 from collections.abc import Callable
@@ -36,8 +36,8 @@ from tests.unit.wal.bodies import (
 BODIES = numbered(120)
 
 
-def test_what_is_appended_and_committed_comes_back() -> None:
-    """Records come back with consecutive ids from 1, byte for byte, across segments."""
+def test_committed_records_are_read_back() -> None:
+    """With consecutive ids from 1, byte for byte, across segments and a restart."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, *batches_of(BODIES, 7))
@@ -65,7 +65,7 @@ def test_replay_starts_after_the_snapshot() -> None:
 
 
 def test_a_new_segment_starts_with_the_next_id() -> None:
-    """Segments are consecutive: the first id is the last one's plus one, name and header."""
+    """Each segment begins with the id after the last one of its predecessor."""
     wal = open_log(FakeDisk())
     write(wal, *batches_of(BODIES, 7))
 
@@ -74,8 +74,8 @@ def test_a_new_segment_starts_with_the_next_id() -> None:
     assert [True] * (len(segments) - 1) + [False] == [s.sealed for s in segments]
 
 
-def test_only_what_is_committed_is_read() -> None:
-    """An append is not visible before its commit."""
+def test_only_committed_records_are_read() -> None:
+    """Appended records are not visible before their commit."""
     wal = open_log(FakeDisk())
     write(wal, BODIES[:3])
     wal.append(BODIES[3:6])
@@ -88,8 +88,8 @@ def test_only_what_is_committed_is_read() -> None:
     assert 6 == len(read_everything(wal))
 
 
-def test_a_commit_is_four_calls() -> None:
-    """One write of the segment, one of the index, one fdatasync, one write of the mark."""
+def test_a_commit_takes_four_system_calls() -> None:
+    """One write to the segment, one to the index, one fdatasync, one write of the mark."""
     disk = FakeDisk()
     wal = open_log(disk, segment_bytes=2**20)
     before = disk.counts.copy()
@@ -107,8 +107,8 @@ def test_a_commit_is_four_calls() -> None:
         ("none", [0] * 3),
     ],
 )
-def test_the_mark_never_passes_what_was_synced(policy: str, synced: list[int]) -> None:
-    """Committed is what the policy says; the durable mark is what fdatasync said."""
+def test_the_durable_mark_never_exceeds_the_synced_id(policy: str, synced: list[int]) -> None:
+    """The policy decides what is committed; only fdatasync moves the durable mark."""
     disk = FakeDisk()
     wal = open_log(disk, fsync=policy)
     marks = []
@@ -135,8 +135,8 @@ def test_sealing_syncs_under_every_policy() -> None:
         assert sealed_id <= survivor.committed_id
 
 
-def test_the_mark_never_passes_the_sync_when_that_fails() -> None:
-    """A failed fdatasync moves neither the mark nor the committed id."""
+def test_a_failed_sync_does_not_move_the_durable_mark() -> None:
+    """Nor does it move the committed id."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, BODIES[:2])
@@ -159,8 +159,8 @@ CALLS: list[Callable[[Wal], object]] = [
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-def test_after_a_failed_fsync_nothing_is_tried_again(error: int) -> None:
-    """Every later call raises, and no sync is ever called again, even by close."""
+def test_nothing_is_retried_after_a_failed_fsync(error: int) -> None:
+    """Every later call raises, and no sync is ever called again, not even by close."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, BODIES[:2])
@@ -182,7 +182,7 @@ def test_after_a_failed_fsync_nothing_is_tried_again(error: int) -> None:
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("operation", ["fsync", "sync_dir"])
 def test_a_failed_sync_of_a_new_segment_is_final(operation: str, nth: int) -> None:
-    """Lack of room that shows itself in a sync is not lack of room."""
+    """ENOSPC from a sync does not count as a full disk."""
     disk = FakeDisk()
     wal = open_log(disk)
     wal.append(numbered(60))
@@ -194,7 +194,7 @@ def test_a_failed_sync_of_a_new_segment_is_final(operation: str, nth: int) -> No
 
 @pytest.mark.parametrize("operation", ["pwrite", "fdatasync", "fsync", "sync_dir", "open"])
 def test_any_failure_but_a_full_disk_is_final(operation: str) -> None:
-    """Whichever call fails with EIO during writing and rotating, the log is poisoned."""
+    """Whichever call fails with EIO while writing or rotating, the log is poisoned."""
     disk = FakeDisk()
     wal = open_log(disk)
     committed = 0
@@ -216,7 +216,7 @@ def test_any_failure_but_a_full_disk_is_final(operation: str) -> None:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_refuses_and_keeps_everything(error: int) -> None:
-    """LogFullError leaves file, index, topics and ids as they were; later appends go on."""
+    """LogFullError leaves file, index, topics and ids unchanged; later appends succeed."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, BODIES[:3])
@@ -237,8 +237,8 @@ def test_a_full_disk_refuses_and_keeps_everything(error: int) -> None:
     assert [] == verify(disk, describe).notes
 
 
-def test_urgent_records_go_on_out_of_the_reserve() -> None:
-    """On a full disk publishing is refused, urgent appends use the reserve, then refill."""
+def test_urgent_records_use_the_reserve() -> None:
+    """On a full disk other appends are refused; the reserve is refilled later."""
     disk = FakeDisk()
     wal = open_log(disk, segment_bytes=2**20)
     write(wal, BODIES[:3])
@@ -246,7 +246,7 @@ def test_urgent_records_go_on_out_of_the_reserve() -> None:
     with pytest.raises(LogFullError):
         wal.append(BODIES[3:6])
     urgent = 0
-    while wal._reserve.is_whole or urgent < 20:  # noqa: SLF001 - only a test asks
+    while wal._reserve.is_whole or urgent < 20:  # noqa: SLF001 - only a test needs it
         wal.append([note(b"settled")], urgent=True)
         wal.commit(1)
         urgent += 1
@@ -261,8 +261,8 @@ def test_urgent_records_go_on_out_of_the_reserve() -> None:
     assert 6 + urgent == len(read_everything(wal))
 
 
-def test_the_reserve_ends() -> None:
-    """When the reserve is used up, urgent appends are refused too, and the log is intact."""
+def test_urgent_records_are_refused_once_the_reserve_is_used_up() -> None:
+    """The log stays intact."""
     disk = FakeDisk()
     wal = open_log(disk, segment_bytes=SMALL)
     disk.capacity = disk.used_bytes
@@ -279,12 +279,12 @@ def test_the_reserve_ends() -> None:
     assert verify(disk, describe).is_intact
 
 
-def test_a_segment_that_cannot_be_started_is_postponed() -> None:
-    """Without room for a new segment the old one grows on, and rotation comes later."""
+def test_rotation_is_postponed_while_the_disk_is_full() -> None:
+    """Without space for a new segment the old one keeps growing."""
     disk = FakeDisk()
     wal = open_log(disk)
     segments: list[int] = []
-    for nth in range(1, 5):  # tables, header, index header of the next; then none
+    for nth in range(1, 5):  # tables, header, index header of the next segment; then none fails
         disk.heal()
         wal.append(numbered(40))
         wal.sync()
@@ -302,7 +302,7 @@ def test_a_segment_that_cannot_be_started_is_postponed() -> None:
 
 
 def test_a_short_write_is_continued() -> None:
-    """However few bytes a write takes, the whole batch arrives."""
+    """However few bytes a write accepts, the whole batch arrives."""
     disk = FakeDisk()
     wal = open_log(disk)
     disk.write_bytes_max = 13
@@ -313,7 +313,7 @@ def test_a_short_write_is_continued() -> None:
 
 
 def test_a_body_of_unknown_type_changes_nothing() -> None:
-    """A batch that cannot be described is not written, and leaves no topic behind."""
+    """The batch is not written, and leaves no topic behind."""
     disk = FakeDisk()
     wal = open_log(disk)
     with pytest.raises(UnknownRecordError):
@@ -325,7 +325,7 @@ def test_a_body_of_unknown_type_changes_nothing() -> None:
 
 
 def test_an_empty_append_and_an_empty_commit_cost_nothing() -> None:
-    """Without records there is neither write nor sync."""
+    """Without records there is neither a write nor a sync."""
     disk = FakeDisk()
     wal = open_log(disk)
     before = disk.operations
@@ -349,10 +349,10 @@ def test_an_empty_append_and_an_empty_commit_cost_nothing() -> None:
     st.sampled_from([b"a", b"b", b"c", b"absent", None]),
     st.data(),
 )
-def test_reading_a_topic_equals_looking_at_everything(
+def test_reading_a_topic_equals_filtering_everything(
     batches: list[list[tuple[bytes, bytes]]], topic: bytes | None, data: st.DataObject
 ) -> None:
-    """The index finds what a walk over all records finds, within the bounds."""
+    """The index finds what a scan of all records finds, within the limits."""
     wal = open_log(FakeDisk())
     bodies = [[message(t, p) if t else note(p) for t, p in batch] for batch in batches]
     write(wal, *bodies)
@@ -378,8 +378,8 @@ def test_reading_a_topic_equals_looking_at_everything(
     assert up_to == found.reached_id or left
 
 
-def test_retention_deletes_and_the_reader_is_told() -> None:
-    """Deleted ids are reported as lost, once, and reading goes on behind them."""
+def test_ids_deleted_by_retention_are_reported_as_lost() -> None:
+    """Once; reading continues after them."""
     disk = FakeDisk()
     wal = open_log(disk, limit=SMALL, hours=0.0, force=1)
     write(wal, *batches_of(BODIES, 7))
@@ -398,7 +398,7 @@ def test_retention_deletes_and_the_reader_is_told() -> None:
 
 
 def test_a_segment_is_deleted_before_its_index() -> None:
-    """A reader that found a segment without index would make a new one, for nobody."""
+    """A reader that found a segment without an index would rebuild it needlessly."""
     disk = FakeDisk()
     wal = open_log(disk, limit=SMALL, hours=0.0, force=1)
     write(wal, *batches_of(BODIES, 7))
@@ -412,8 +412,8 @@ def test_a_segment_is_deleted_before_its_index() -> None:
     assert disk.exists(first.path.replace(".wal", ".idx"))
 
 
-def test_an_index_that_outlived_its_segment_is_removed_at_the_next_start() -> None:
-    """A crash between the two deletions leaves one; foreign files are left alone."""
+def test_an_orphaned_index_is_removed_at_the_next_start() -> None:
+    """A crash between the two deletions leaves one; foreign files are not touched."""
     disk = FakeDisk()
     wal = open_log(disk, limit=SMALL, hours=0.0, force=1)
     write(wal, *batches_of(BODIES, 7))
@@ -428,12 +428,12 @@ def test_an_index_that_outlived_its_segment_is_removed_at_the_next_start() -> No
     assert again.exists("wal/1.idx")
 
 
-def test_a_reader_survives_the_deletion_of_what_it_reads() -> None:
-    """A segment that is deleted between two reads is reported as lost, not as an error."""
+def test_a_reader_survives_the_deletion_of_its_segment() -> None:
+    """A segment deleted between two reads is reported as lost, not as an error."""
     disk = FakeDisk()
     wal = open_log(disk, limit=SMALL, hours=0.0, force=1)
     write(wal, *batches_of(BODIES, 7))
-    held = wal._view  # noqa: SLF001 - a reader that was slow
+    held = wal._view  # noqa: SLF001 - a slow reader
     wal.retain(1, 10)
     with pytest.raises(FileNotFoundError):
         wal._reader.read(held, 0, Wanted(None, 99, 9, 9999, -1))  # noqa: SLF001 - as above
@@ -442,8 +442,8 @@ def test_a_reader_survives_the_deletion_of_what_it_reads() -> None:
     assert found.lost is not None
 
 
-def test_stats_count_what_was_done() -> None:
-    """Counters say how many batches, records, commits and syncs there were."""
+def test_the_log_counts_its_work() -> None:
+    """Records, bytes, commits and syncs."""
     ticks = iter(range(1000))
     disk = FakeDisk()
     wal = Wal.open(
@@ -464,7 +464,7 @@ def test_stats_count_what_was_done() -> None:
 
 
 def test_the_snapshot_must_not_be_ahead_of_the_log() -> None:
-    """A snapshot of ids that the log does not have means that records are missing."""
+    """If it is, records are missing from the log."""
     disk = FakeDisk()
     write(open_log(disk), BODIES[:5])
 
@@ -473,8 +473,8 @@ def test_the_snapshot_must_not_be_ahead_of_the_log() -> None:
     assert (6, 9) == (caught.value.first_id, caught.value.last_id)
 
 
-def test_an_fsync_is_counted_everywhere() -> None:
-    """The last, the sum, the histogram, and for whoever watches."""
+def test_an_fsync_is_counted_in_every_statistic() -> None:
+    """The last duration, the total, the histogram, and the recent durations."""
     stats = WalStats()
     for seconds in (0.001, 0.3):
         stats.count_fsync(seconds)
@@ -488,8 +488,8 @@ def test_an_fsync_is_counted_everywhere() -> None:
     assert 2 == sum(stats.fsync_seconds.counts)
 
 
-def test_nobody_watching_costs_no_memory() -> None:
-    """Only the latest are kept."""
+def test_recent_fsync_durations_are_bounded() -> None:
+    """Only the latest are kept, even if they are never read."""
     stats = WalStats()
     for number in range(FSYNCS_KEPT + 5):
         stats.count_fsync(float(number))

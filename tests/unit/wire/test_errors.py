@@ -1,4 +1,4 @@
-"""Errors of the wire: one tree, with data."""
+"""Wire errors: one tree, with data."""
 
 import pytest
 
@@ -14,13 +14,13 @@ from braidmq.wire.errors import (
 @pytest.mark.parametrize(
     "error", [FrameTooLargeError, MalformedFrameError, MalformedPayloadError]
 )
-def test_every_wire_error_is_caught_as_one(error: type[WireError]) -> None:
-    """Whoever drives a session needs one except clause."""
+def test_every_wire_error_derives_from_wire_error(error: type[WireError]) -> None:
+    """The driver of a session needs only one except clause."""
     assert (error, WireError, BraidError) == error.__mro__[:3]
 
 
-def test_a_frame_that_is_too_large_says_both_numbers() -> None:
-    """The error carries what was announced and what is allowed, in words and as data."""
+def test_the_error_for_a_large_frame_has_size_and_limit() -> None:
+    """In its text and as attributes."""
     error = FrameTooLargeError(17, 16)
 
     assert "frame of 17 bytes, limit is 16" == str(error)

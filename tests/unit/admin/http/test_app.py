@@ -30,7 +30,7 @@ KEYED_PATHS = [
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    """Return a broker that no test here changes: they ask it more than a hundred times."""
+    """Return one broker for all tests of this module: none of them changes it."""
     return World()
 
 
@@ -63,7 +63,7 @@ def test_health_is_open_everywhere(client: TestClient, remote: TestClient, path:
 
 
 def test_metrics_are_open_on_loopback_only(client: TestClient, remote: TestClient) -> None:
-    """Elsewhere a scraper brings a key; any key will do."""
+    """Elsewhere a scraper needs a key; any key will do."""
     assert 200 == client.get("/metrics").status_code
     assert 401 == remote.get("/metrics").status_code
     response = remote.get("/metrics", headers=ORDERS)
@@ -88,7 +88,7 @@ BAD_AUTHORIZATIONS = [
 def test_the_api_needs_a_key_in_the_header(
     client: TestClient, path: str, headers: dict[str, str]
 ) -> None:
-    """401 in one line, which says how; a key in the query or a cookie does not count."""
+    """401, with one line that says how; a key in the query or a cookie does not count."""
     response = client.get(path, headers=headers, params={"key": ADMIN_KEY})
 
     assert 401 == response.status_code
@@ -101,14 +101,14 @@ def test_the_api_needs_a_key_in_the_header(
 
 
 def test_the_scheme_of_the_header_is_not_case_sensitive(client: TestClient) -> None:
-    """As HTTP says."""
+    """As in HTTP."""
     headers = {"Authorization": f"bearer  {ADMIN_KEY}"}
 
     assert 200 == client.get("/api/overview", headers=headers).status_code
 
 
 def test_other_paths_and_methods_are_refused_in_json(client: TestClient) -> None:
-    """Errors have one form, whoever makes them."""
+    """Errors have one form, whichever layer reports them."""
     missing, posted = client.get("/api/nope"), client.post("/healthz")
 
     assert (404, {"error": "Not Found"}) == (missing.status_code, missing.json())
@@ -161,16 +161,16 @@ def test_an_internal_error_carries_the_security_headers(broken: TestClient) -> N
     assert "nosniff" == answer.headers["x-content-type-options"]
 
 
-def test_a_slash_at_the_end_is_no_redirect(client: TestClient) -> None:
-    """It would be another name, and a redirect would send the key on."""
+def test_a_trailing_slash_is_not_redirected(client: TestClient) -> None:
+    """It belongs to another name, and a redirect would pass the key on."""
     assert 404 == client.get("/api/topics/", headers=ADMIN).status_code
 
 
 @pytest.mark.asyncio
-async def test_a_slash_at_the_end_is_no_redirect_for_other_servers_either(
+async def test_a_trailing_slash_is_not_redirected_under_other_servers_either(
     world: World,
 ) -> None:
-    """Those that do not say how a path was sent."""
+    """Even under servers that do not pass on the raw path."""
     statuses: list[int] = []
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""Endpoints: paths are matched as they were sent, and each is declared once."""
+"""Endpoints: paths are matched as sent, and each endpoint is declared once."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ from braidmq.broker.authorize import Principal
 
 
 class Echo(msgspec.Struct):
-    """What was found in the path."""
+    """The names found in the path."""
 
     names: dict[str, str]
 
@@ -29,7 +29,7 @@ async def echo(request: Request) -> Response:
 
 
 def declared(method: str, path: str) -> Endpoint:
-    return Endpoint(method=method, path=path, handler=echo, summary="Say it again.")
+    return Endpoint(method=method, path=path, handler=echo, summary="Echo the names.")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ PATHS = {
 def test_names_are_found_as_they_were_sent(
     client: TestClient, path: str, names: dict[str, str]
 ) -> None:
-    """What is percent-encoded in a name belongs to it."""
+    """Percent-encoded characters belong to the name."""
     answer = client.get(path)
 
     assert (201, {"names": names}) == (answer.status_code, answer.json())
@@ -71,8 +71,8 @@ def test_other_paths_are_404(client: TestClient, path: str) -> None:
     assert 404 == client.get(path).status_code
 
 
-def test_another_method_is_refused_with_those_there_are(client: TestClient) -> None:
-    """405 says what would do; HEAD is GET without the body."""
+def test_another_method_is_refused_with_the_allowed_ones(client: TestClient) -> None:
+    """405 lists the allowed methods; HEAD is GET without the body."""
     answer = client.post("/t/x")
 
     assert (405, "DELETE, GET") == (answer.status_code, answer.headers["allow"])
@@ -80,7 +80,7 @@ def test_another_method_is_refused_with_those_there_are(client: TestClient) -> N
 
 
 def test_a_method_of_a_path_is_declared_once() -> None:
-    """Who answers must not depend on the order of a list."""
+    """Which handler answers must not depend on the order of a list."""
     with pytest.raises(AssertionError):
         routes_of([declared("GET", "/x"), declared("GET", "/x")])
 
@@ -88,7 +88,7 @@ def test_a_method_of_a_path_is_declared_once() -> None:
 class Greetings:
     """A noun of an API."""
 
-    @keyed("POST /greetings/{name}", Name("name", "Whom."), AFTER, statuses=(201,))
+    @keyed("POST /greetings/{name}", Name("name", "The caller."), AFTER, statuses=(201,))
     async def post_greeting(self, request: Request, principal: Principal) -> Echo:
         """Greet a caller by name."""
         return Echo({**request.path_params, "by": principal.name})

@@ -1,4 +1,4 @@
-"""The description: everything that is answered, and nothing else."""
+"""The OpenAPI description: every endpoint, and nothing else."""
 
 import jsonschema_rs
 import pytest
@@ -23,21 +23,21 @@ def operations() -> dict[tuple[str, str], dict[str, object]]:
 
 
 def test_every_endpoint_is_described() -> None:
-    """Itself included; the version is the broker's."""
+    """Including that of the description itself."""
     assert {(e.method, e.path) for e in ENDPOINTS} == operations().keys()
     assert VERSION == describe(ENDPOINTS, "1")["openapi"]
 
 
-def test_every_operation_has_a_name_of_its_own() -> None:
-    """Generated clients call them so."""
+def test_every_operation_has_a_unique_name() -> None:
+    """Generated clients use it."""
     names = [operation_id(endpoint) for endpoint in ENDPOINTS]
 
     assert len(names) == len(set(names))
     assert "get_topics_topic_messages_offset" in names
 
 
-def test_the_names_in_a_path_are_those_described() -> None:
-    """Each is required, and there is no other."""
+def test_the_names_in_a_path_are_described() -> None:
+    """All of them in order, and no others."""
     for (_, path), operation in operations().items():
         parameters = operation.get("parameters", [])
         assert isinstance(parameters, list)
@@ -46,9 +46,9 @@ def test_the_names_in_a_path_are_those_described() -> None:
         assert [part[1:-1] for part in path.split("/") if part.startswith("{")] == named
 
 
-def test_what_changes_something_needs_a_key() -> None:
-    """And what is open is what monitors and the page need before they have one."""
-    opened = {
+def test_every_change_needs_a_key() -> None:
+    """Only what monitors and the dashboard need before they have a key is open."""
+    open_paths = {
         path for (_, path), operation in operations().items() if "security" not in operation
     }
 
@@ -60,13 +60,13 @@ def test_what_changes_something_needs_a_key() -> None:
         "/readyz",
         "/metrics",
         "/api/openapi.json",
-    } == opened
-    assert {endpoint.method for endpoint in ENDPOINTS if endpoint.path in opened} == {"GET"}
+    } == open_paths
+    assert {endpoint.method for endpoint in ENDPOINTS if endpoint.path in open_paths} == {"GET"}
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: f"{e.method} {e.path}")
 def test_refusals_follow_from_what_an_endpoint_takes(endpoint: Endpoint) -> None:
-    """A body may be too long or too slow, a key wrong, a parameter unusable."""
+    """A body may be too long or too slow, a key wrong, a parameter invalid."""
     statuses = statuses_of(endpoint)
 
     assert (endpoint.body is not None) == (413 in statuses)
@@ -75,7 +75,7 @@ def test_refusals_follow_from_what_an_endpoint_takes(endpoint: Endpoint) -> None
         assert 400 in statuses
 
 
-TAKEN: dict[str, list[object]] = {
+ACCEPTED: dict[str, list[object]] = {
     "/api/queues": [
         {"name": "a"},
         {"name": "a", "deliveryMode": "RoundRobin", "overflowStrategy": 3, "messageTtl": 0},
@@ -122,11 +122,11 @@ REFUSED: dict[str, list[object]] = {
 }
 
 
-@pytest.mark.parametrize("path", TAKEN)
+@pytest.mark.parametrize("path", ACCEPTED)
 def test_bodies_are_described_as_strictly_as_they_are_read(
     client: TestClient, path: str
 ) -> None:
-    """A generated client refuses what the broker would, before it asks."""
+    """A generated client rejects what the broker would refuse, before it sends anything."""
     described = describe(ENDPOINTS, "1")
     body = operations()["POST", path]["requestBody"]
     assert isinstance(body, dict)
@@ -138,12 +138,12 @@ def test_bodies_are_described_as_strictly_as_they_are_read(
     address, key = path.replace("{topic}", "in.a"), ORDERS if "{topic}" in path else ADMIN
     answers = [client.post(address, json=one, headers=key) for one in REFUSED[path]]
 
-    assert [] == [one for one in TAKEN[path] if not validator.is_valid(one)]
+    assert [] == [one for one in ACCEPTED[path] if not validator.is_valid(one)]
     assert [] == [one for one in REFUSED[path] if validator.is_valid(one)]
     assert {400} == {answer.status_code for answer in answers}
 
 
-def test_every_schema_can_be_used() -> None:
+def test_every_schema_is_valid() -> None:
     """They are JSON Schema, and refer only to each other."""
     components = describe(ENDPOINTS, "1")["components"]
     assert isinstance(components, dict)

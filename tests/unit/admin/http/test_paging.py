@@ -13,26 +13,26 @@ from braidmq.admin.http.paging import (
 from braidmq.admin.http.refusals import BadCursorError
 from braidmq.base.limits import TOPIC_BYTES_MAX
 
-# The sizes of rows, how many were asked for, and how many are on the page.
+# The sizes of the rows, the limit, and the number of rows on the page.
 PAGES = {
     "nothing": ([], 9, 0),
     "as many as there are": ([1, 1], 9, 2),
-    "as many as were asked for": ([1, 1, 1], 2, 2),
+    "as many as the limit": ([1, 1, 1], 2, 2),
     "exactly the bytes of a page": ([PAGE_BYTES_MAX - 1, 1], 9, 2),
     "a byte too many": ([PAGE_BYTES_MAX, 1], 9, 1),
-    "one that is larger than a page": ([PAGE_BYTES_MAX + 1, 1], 9, 1),
+    "a row larger than a page": ([PAGE_BYTES_MAX + 1, 1], 9, 1),
     "the longest topics": (1_000 * [TOPIC_BYTES_MAX], 1_000, 16),
 }
 
 
 @pytest.mark.parametrize(("sizes", "limit", "expected"), PAGES.values(), ids=PAGES.keys())
 def test_a_page_ends_by_rows_or_by_bytes(sizes: list[int], limit: int, expected: int) -> None:
-    """Whichever comes first; a page has at least one row, so that the list has an end."""
+    """Whichever comes first; a page has at least one row, so that every list ends."""
     assert expected == rows_on_page(sizes, limit)
 
 
-def test_a_name_is_as_large_as_its_utf_8() -> None:
-    """That is its size in an answer."""
+def test_the_size_of_a_name_is_that_of_its_utf_8() -> None:
+    """That is its size in a response."""
     assert 4 == name_bytes("a\N{EURO SIGN}")
 
 
@@ -40,7 +40,7 @@ ROWS = [(3, "c", "C"), (9, "b", "B"), (3, "a:1", "A"), (0, "d", "D")]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 9])
-def test_the_largest_come_first_and_each_once(limit: int) -> None:
+def test_the_largest_rows_come_first_and_each_once(limit: int) -> None:
     """Equal numbers are ordered by name, and names may hold any character."""
     found: list[str] = []
     after: str | None = ""
@@ -53,7 +53,7 @@ def test_the_largest_come_first_and_each_once(limit: int) -> None:
 
 
 @pytest.mark.parametrize("after", ["x", "1", ":a", "-1:a", "\u0663:a", f"{10**20}:a"])
-def test_a_ranked_page_continues_only_from_the_next_of_another(after: str) -> None:
+def test_a_ranked_page_continues_only_from_the_cursor_of_another(after: str) -> None:
     """Anything else is refused."""
     with pytest.raises(BadCursorError):
         ranked_page(ROWS, after=after, limit=1)
@@ -64,7 +64,7 @@ PLACES = [((3, 0), "C"), ((-2, 0), "A"), ((3, 7), "D"), ((1, 4), "B")]
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 9])
 def test_rows_with_ids_come_in_order_and_each_once(limit: int) -> None:
-    """Consumers of one queue share its id, and are told apart by their connections."""
+    """Consumers of one queue share its id, and differ by their connections."""
     found: list[str] = []
     after: str | None = ""
     while after is not None:
@@ -76,7 +76,7 @@ def test_rows_with_ids_come_in_order_and_each_once(limit: int) -> None:
 
 
 @pytest.mark.parametrize("after", ["x", "1.", "1.2.3", "--1", 25 * "9", "\u0663"])
-def test_a_page_by_id_continues_only_from_the_next_of_another(after: str) -> None:
+def test_a_page_by_id_continues_only_from_the_cursor_of_another(after: str) -> None:
     """Anything else is refused."""
     with pytest.raises(BadCursorError):
         place_of(after)

@@ -1,4 +1,4 @@
-"""Why the broker does not do what was asked: each reason has its status and one line."""
+"""Refusals of the API: each reason has a status and one line."""
 
 import pytest
 
@@ -25,6 +25,6 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("refusal", "status", "text"), REFUSALS)
 def test_each_reason_has_a_status(refusal: RefusedError, status: int, text: str) -> None:
-    """HTTP says it by number, people by the line."""
+    """The status is for programs, the line for people."""
     assert (status, text) == (refusal.status, str(refusal))
     assert isinstance(refusal, BraidError)

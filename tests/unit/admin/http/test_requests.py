@@ -1,4 +1,4 @@
-"""What a request brings: every bound, judged before anything is done."""
+"""The parts of a request: every limit is checked before anything is done."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World
 KEYS = frozenset({"name", "count"})
 
 
-def asked(query: str = "", key: str = "", body: tuple[bytes, ...] = ()) -> Request:
+def request_with(query: str = "", key: str = "", body: tuple[bytes, ...] = ()) -> Request:
     pieces = iter([*body, b""])
 
     async def receive() -> Message:
@@ -41,25 +41,29 @@ def asked(query: str = "", key: str = "", body: tuple[bytes, ...] = ()) -> Reque
     return Request(scope, receive)
 
 
-def test_the_key_says_who_asks() -> None:
-    """Its principal is the one that every permission is asked of."""
+def test_the_key_identifies_the_principal() -> None:
+    """Every permission is checked against it."""
     assert (
         "ops"
-        == principal_of(asked(key=ADMIN_KEY), World(recovered=False).status.principal).name
+        == principal_of(
+            request_with(key=ADMIN_KEY), World(recovered=False).status.principal
+        ).name
     )
 
 
 @pytest.mark.parametrize("key", ["", "wrong"])
-def test_no_key_is_401(key: str) -> None:
-    """So is one that is nobody's."""
+def test_a_missing_or_unknown_key_is_401(key: str) -> None:
+    """The request is not authenticated."""
     with pytest.raises(HTTPException) as raised:
-        principal_of(asked(key=key), World(recovered=False).status.principal)
+        principal_of(request_with(key=key), World(recovered=False).status.principal)
     assert 401 == raised.value.status_code
 
 
-def test_what_a_key_may_not_do_is_403() -> None:
-    """The operation is named; what the queue holds is not."""
-    principal = principal_of(asked(key=ORDERS_KEY), World(recovered=False).status.principal)
+def test_a_missing_permission_is_403() -> None:
+    """The error names the operation, but says nothing about the queue."""
+    principal = principal_of(
+        request_with(key=ORDERS_KEY), World(recovered=False).status.principal
+    )
     allow(principal, QUEUE_INFO, "orders.a")
     with pytest.raises(HTTPException) as raised:
         allow(principal, PURGE_QUEUE, "orders.a")
@@ -75,13 +79,13 @@ def test_what_a_key_may_not_do_is_403() -> None:
     [("1", True), ("65536", True), ("65537", False), ("", False), ("x", False), (None, False)],
 )
 def test_a_small_body_announces_itself(announced: str | None, small: bool) -> None:
-    """One that does not say how long it is may be of any length."""
-    request = asked()
+    """A body without a stated length may be of any length."""
+    request = request_with()
     if announced is not None:
         request.scope["headers"] = [(b"content-length", announced.encode())]
 
     assert small == is_small(request)
-    request = asked()
+    request = request_with()
     request.scope["headers"] = [
         (b"content-length", b"1"),
         (b"transfer-encoding", b"chunked"),
@@ -90,20 +94,20 @@ def test_a_small_body_announces_itself(announced: str | None, small: bool) -> No
 
 
 @pytest.mark.asyncio
-async def test_a_body_may_come_in_pieces_up_to_its_bound() -> None:
+async def test_a_body_may_arrive_in_pieces_up_to_the_limit() -> None:
     """A byte more is 413, before the rest is awaited."""
     half = BODY_BYTES_MAX // 2 * b"x"
-    assert half + half == await body_of(asked(body=(half, half)))
+    assert half + half == await body_of(request_with(body=(half, half)))
     with pytest.raises(HTTPException) as raised:
-        await body_of(asked(body=(half, half, b"x", half)))
+        await body_of(request_with(body=(half, half, b"x", half)))
     assert 413 == raised.value.status_code
 
 
 @pytest.mark.asyncio
-async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that sends half of it does not keep its place for ever."""
+async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that sends half of it does not hold its connection for ever."""
     monkeypatch.setattr(requests, "BODY_S_MAX", 0.01)
-    request = asked()
+    request = request_with()
 
     async def never() -> AsyncIterator[bytes]:
         yield b"{"
@@ -117,7 +121,7 @@ async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.asyncio
 async def test_a_body_whose_sender_leaves_is_400() -> None:
-    """Nobody hears it, but it is no failure of ours."""
+    """The answer reaches no peer, but it is not an internal error."""
     pieces = iter([{"type": "http.request", "body": b"{", "more_body": True}])
 
     async def receive() -> Message:
@@ -144,25 +148,25 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize(("body", "problem"), BAD_BODIES.items())
-def test_a_body_is_an_object_of_known_keys(body: bytes, problem: str) -> None:
-    """A key that is not known would be a wish that is not heard."""
+def test_a_body_is_an_object_with_known_keys(body: bytes, problem: str) -> None:
+    """An unknown key must not be ignored silently."""
     with pytest.raises(HTTPException, match=problem) as raised:
         object_of(body, KEYS)
     assert 400 == raised.value.status_code
 
 
-def test_a_good_body_is_what_it_says() -> None:
-    """Values are judged by whoever knows them."""
+def test_a_valid_body_is_returned_as_it_is() -> None:
+    """The endpoint checks the values."""
     assert {"name": "a", "count": None} == object_of(b'{"name": "a", "count": null}', KEYS)
 
 
 @pytest.mark.parametrize("given", [{}, {"name": ""}, {"name": 1}, {"name": None}])
 def test_a_name_is_text(given: dict[str, object]) -> None:
-    """And it is there."""
+    """It is required, and not empty."""
     with pytest.raises(HTTPException, match="name: must be the name of a queue"):
         name_in(given, "name")
 
 
-def test_what_is_repeated_of_a_name_is_short_and_can_be_sent() -> None:
+def test_a_name_in_an_error_is_short_and_encodable() -> None:
     """A lone surrogate is not UTF-8."""
     assert "a?" + 62 * "b" == shown("a\ud800" + 99 * "b")

@@ -1,4 +1,4 @@
-"""Whom requests come from: names of this machine, and pages of our own."""
+"""Host and Origin of requests: names of this machine, and pages of our own."""
 
 import pytest
 from starlette.testclient import TestClient
@@ -28,9 +28,7 @@ OTHER_HOSTS += ["evil.com:127.0.0.1", "", "[::1", "[::2]:9100", "localhost:x"]
 
 
 @pytest.mark.parametrize("host", OWN_HOSTS)
-def test_on_loopback_this_machines_own_names_are_answered(
-    client: TestClient, host: str
-) -> None:
+def test_on_loopback_the_machines_own_names_are_accepted(client: TestClient, host: str) -> None:
     """With and without a port, which a tunnel may have changed."""
     assert 200 == client.get("/healthz", headers={"Host": host}).status_code
 
@@ -38,7 +36,7 @@ def test_on_loopback_this_machines_own_names_are_answered(
 @pytest.mark.parametrize("host", OTHER_HOSTS)
 @pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/overview"])
 def test_on_loopback_other_names_are_refused(client: TestClient, host: str, path: str) -> None:
-    """A web page that points its own name at 127.0.0.1 reads nothing, with a key neither."""
+    """A web page that points its own name at 127.0.0.1 reads nothing, not even with a key."""
     response = client.get(path, headers={"Host": host, **ADMIN})
 
     assert (421, {"error": "unknown Host"}) == (response.status_code, response.json())
@@ -58,7 +56,7 @@ FOREIGN_ORIGINS = [
 
 @pytest.mark.parametrize("origin", OWN_ORIGINS)
 def test_our_own_page_may_change_things(client: TestClient, origin: str) -> None:
-    """Whoever ends TLS before us changes the scheme, and nothing else."""
+    """A proxy that terminates TLS changes the scheme, and nothing else."""
     assert 200 == client.post(PURGE, headers={**ADMIN, "Origin": origin}).status_code
 
 
@@ -67,7 +65,7 @@ def test_our_own_page_may_change_things(client: TestClient, origin: str) -> None
 def test_a_foreign_page_changes_nothing(
     client: TestClient, world: World, method: str, origin: str
 ) -> None:
-    """Even with a good key; and it is refused before anything is looked at."""
+    """Even with a valid key; it is refused before anything else is checked."""
     path = PURGE if method == "POST" else "/api/queues/q"
     answer = client.request(method, path, headers={**ADMIN, "Origin": origin})
 
@@ -76,12 +74,12 @@ def test_a_foreign_page_changes_nothing(
 
 
 def test_one_good_origin_does_not_excuse_another(client: TestClient) -> None:
-    """A browser says one; whoever says two is none."""
+    """A browser sends exactly one."""
     origins = [("Origin", OWN_ORIGINS[0]), ("Origin", FOREIGN_ORIGINS[0])]
 
     assert 403 == client.post(PURGE, headers=[*ADMIN.items(), *origins]).status_code
 
 
-def test_a_program_says_no_origin(client: TestClient) -> None:
-    """It has the key, and that is enough."""
+def test_a_program_sends_no_origin(client: TestClient) -> None:
+    """Its key is enough."""
     assert 200 == client.post(PURGE, headers=ADMIN).status_code

@@ -32,6 +32,7 @@ from tests.unit.admin.world import ADMIN, World
 pytestmark = pytest.mark.asyncio
 
 HAS_IPV6 = Path("/proc/net/if_inet6").exists()
+MALFORMED = "malformed HTTP request, or its head is too long"
 
 
 def app() -> ASGIApp:
@@ -47,7 +48,9 @@ async def listening(host: str = "127.0.0.1") -> AsyncIterator[tuple[str, int]]:
         await server.stop()
 
 
-def asked(address: tuple[str, int], path: str, headers: dict[str, str] | None = None) -> int:
+def status_of(
+    address: tuple[str, int], path: str, headers: dict[str, str] | None = None
+) -> int:
     connection = http.client.HTTPConnection(*address, timeout=10)
     try:
         connection.request("GET", path, headers=headers or {})
@@ -68,7 +71,7 @@ def date_of(host: str, port: int) -> str | None:
 def until_the_date_changes(address: tuple[str, int]) -> None:
     first = date_of(*address)
     while first == date_of(*address):
-        pass  # each look is a request; the timeout of the test ends a date that stays
+        pass  # each check is a request; if the date stays, the test's timeout ends this
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
@@ -78,11 +81,11 @@ async def test_port_0_is_any_free_port(host: str) -> None:
         pytest.skip("this machine has no IPv6")
     async with listening(host) as address:
         assert 0 != address[1]
-        assert 200 == await asyncio.to_thread(asked, address, "/healthz")
+        assert 200 == await asyncio.to_thread(status_of, address, "/healthz")
 
 
-async def test_a_taken_address_is_told() -> None:
-    """With the listener's name, the address and the reason; exit 69."""
+async def test_an_address_in_use_is_reported() -> None:
+    """With the listener's name, the address and the reason."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(AddressInUseError, match=rf"^http: .* on 127\.0\.0\.1:{port}: Addr"):
@@ -90,14 +93,14 @@ async def test_a_taken_address_is_told() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", 70 * "a"])
-async def test_an_address_of_another_machine_is_told(host: str) -> None:
-    """Whatever the system says about it, it is one typed error."""
+async def test_an_address_of_another_machine_is_reported(host: str) -> None:
+    """Whatever the system's reason, it is one typed error."""
     with pytest.raises(AddressInUseError, match=r"^http: cannot listen on "):
         await AdminServer(app(), host=host, port=0).start()
 
 
 async def test_after_stop_the_address_is_free() -> None:
-    """A restart does not wait for anything."""
+    """A restart need not wait for anything."""
     async with listening() as address:
         pass
     server = AdminServer(app(), host=address[0], port=address[1])
@@ -107,7 +110,7 @@ async def test_after_stop_the_address_is_free() -> None:
 
 
 async def test_stop_ends_idle_connections() -> None:
-    """Who keeps a connection open does not keep the broker alive."""
+    """A client that keeps a connection open does not keep the broker running."""
     async with listening() as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -118,28 +121,28 @@ async def test_stop_ends_idle_connections() -> None:
 
 
 async def test_stop_wakes_an_idle_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not wait until the server looks again, here in an hour."""
+    """It does not wait for the server's next tick, which is an hour away here."""
     monkeypatch.setattr(server, "DATE_S", 3_600.0)
     async with asyncio.timeout(60), listening():
         pass
 
 
-async def test_the_date_of_an_answer_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server sets it again and again, not only when it starts."""
+async def test_the_date_of_a_response_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server updates it regularly, not only at startup."""
     monkeypatch.setattr(server, "DATE_S", 0.01)
     async with listening() as address:
         await asyncio.to_thread(until_the_date_changes, address)
 
 
 async def test_stop_without_start_is_harmless() -> None:
-    """Shutting down half of a start is ordinary."""
+    """A start that failed halfway is stopped like any other."""
     server = AdminServer(app(), host="127.0.0.1", port=0)
     await server.stop()
     await server.stop()
 
 
 async def test_signals_stay_with_the_daemon() -> None:
-    """Neither while it serves nor after."""
+    """The server installs no handlers of its own."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     async with listening():
         during = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -148,7 +151,7 @@ async def test_signals_stay_with_the_daemon() -> None:
 
 
 async def test_nothing_is_logged_about_requests() -> None:
-    """Neither good ones, whose headers hold keys, nor noise, which would fill the disk."""
+    """Neither valid ones, whose headers hold keys, nor noise, which would fill the disk."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     root = logging.getLogger()
@@ -158,11 +161,9 @@ async def test_nothing_is_logged_about_requests() -> None:
     try:
         async with listening() as address:
             headers = ADMIN
-            assert 200 == await asyncio.to_thread(asked, address, "/api/overview", headers)
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(b"noise\r\n\r\n")
-            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-            writer.close()
+            assert 200 == await asyncio.to_thread(status_of, address, "/api/overview", headers)
+            answer = await raw_answer(address, b"noise\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 400 ")
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
@@ -170,31 +171,36 @@ async def test_nothing_is_logged_about_requests() -> None:
     assert "" == stream.getvalue()
 
 
-async def answer_to(address: tuple[str, int], *lines: str) -> bytes:
-    """Return all that comes back for a request of these lines, without its last."""
+async def raw_answer(address: tuple[str, int], sent: bytes) -> bytes:
+    """Send these bytes, and return everything that the server sends before it closes."""
     reader, writer = await asyncio.open_connection(*address)
-    request = [*lines, "Host: localhost", "Connection: close", "", ""]
-    writer.write("\r\n".join(request).encode())
+    writer.write(sent)
     answer = await asyncio.wait_for(reader.read(), timeout=10)
     writer.close()
     return answer
 
 
+async def answer_to(address: tuple[str, int], *lines: str) -> bytes:
+    """Send a request with these lines, and return the whole response."""
+    request = [*lines, "Host: localhost", "Connection: close", "", ""]
+    return await raw_answer(address, "\r\n".join(request).encode())
+
+
 def refusal_in(answer: bytes) -> tuple[int, str]:
-    """Return the status and the line of a refusal, which has the headers of every answer."""
+    """Return status and text of a refusal, which must have the headers of every response."""
     head, _, body = answer.partition(b"\r\n\r\n")
     status, *lines = head.decode().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines)
     wanted = {**HEADERS, "Content-Type": "application/json", "Connection": "close"}
     assert {(name.lower(), value.lower()) for name, value in wanted.items()} <= headers.items()
     assert "server" not in headers
-    said = json.loads(body)
-    assert ["error"] == list(said)
-    return int(status.split()[1]), said["error"]
+    content = json.loads(body)
+    assert ["error"] == list(content)
+    return int(status.split()[1]), content["error"]
 
 
-async def test_an_answer_does_not_say_what_serves_it() -> None:
-    """Its name and version would only help those who look for a hole in it."""
+async def test_a_response_does_not_name_the_server() -> None:
+    """Its name and version would only help an attacker."""
     async with listening() as address:
         answer = await answer_to(address, "GET /healthz HTTP/1.1")
 
@@ -202,8 +208,8 @@ async def test_an_answer_does_not_say_what_serves_it() -> None:
     assert b"\r\nserver:" not in answer.lower()
 
 
-async def test_nobody_says_for_somebody_else_who_asks() -> None:
-    """What a peer claims to forward is its own word: there is no proxy that we know of."""
+async def test_forwarding_headers_are_ignored() -> None:
+    """The broker trusts no proxy, so such a header is only a claim of the peer."""
     seen: list[Scope] = []
 
     async def note(scope: Scope, receive: Receive, send: Send) -> None:
@@ -221,7 +227,7 @@ async def test_nobody_says_for_somebody_else_who_asks() -> None:
 
 
 async def test_a_websocket_is_not_opened() -> None:
-    """Who asks for one is answered as if it had not: there is one way in, and it is HTTP."""
+    """A request for one is answered as plain HTTP."""
     upgrade = (
         "Upgrade: websocket",
         "Sec-WebSocket-Version: 13",
@@ -236,55 +242,47 @@ async def test_a_websocket_is_not_opened() -> None:
         writer.close()
 
 
-async def test_stop_does_not_wait_for_an_answer_without_an_end() -> None:
-    """A dashboard that is open does not keep the broker alive."""
-    asked_for = asyncio.Event()
+async def test_stop_does_not_wait_for_an_endless_response() -> None:
+    """An open dashboard does not keep the broker running."""
+    started = asyncio.Event()
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
-        asked_for.set()
+        started.set()
         await asyncio.Event().wait()
 
     listener = AdminServer(endless, host="127.0.0.1", port=0)
     reader, writer = await asyncio.open_connection(*await listener.start())
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     async with asyncio.timeout(20):
-        await asked_for.wait()
+        await started.wait()
         await listener.stop()
 
         assert b"200 OK" not in await reader.read()
     writer.close()
 
 
-async def test_a_name_of_the_longest_topic_fits_into_a_request() -> None:
+async def test_the_longest_name_of_a_topic_fits_into_a_request() -> None:
     """65,535 bytes, each percent-encoded."""
     headers = ADMIN
     path = "/api/topics?after=" + 65_535 * "%00"
     async with listening() as address:
-        assert 200 == await asyncio.to_thread(asked, address, path, headers)
+        assert 200 == await asyncio.to_thread(status_of, address, path, headers)
 
 
 async def test_a_head_without_an_end_is_refused_at_the_limit() -> None:
-    """It is not held in memory in the hope that it ends."""
+    """It is not buffered in the hope that it ends."""
     async with listening() as address:
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(b"GET /" + HEADER_BYTES_MAX * b"a")
-        answer = await reader.read()
-        writer.close()
+        answer = await raw_answer(address, b"GET /" + HEADER_BYTES_MAX * b"a")
 
-    told = "malformed HTTP request, or its head is too long"
-    assert (400, told) == refusal_in(answer)
+    assert (400, MALFORMED) == refusal_in(answer)
 
 
-async def test_what_is_no_request_is_refused_as_everything_else_is() -> None:
-    """In JSON, with the headers that every answer has, and the connection ends."""
+async def test_a_malformed_request_is_refused_like_any_other() -> None:
+    """In JSON, with the headers of every response, and the connection closes."""
     async with listening() as address:
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(b"noise\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
+        answer = await raw_answer(address, b"noise\r\n\r\n")
 
-    told = "malformed HTTP request, or its head is too long"
-    assert (400, told) == refusal_in(answer)
+    assert (400, MALFORMED) == refusal_in(answer)
 
 
 @pytest.mark.parametrize(
@@ -293,18 +291,15 @@ async def test_what_is_no_request_is_refused_as_everything_else_is() -> None:
 async def test_a_request_that_does_not_arrive_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """Not the first and not a later one; the place is for those who ask."""
+    """Neither the first nor a later one: the slot is for clients that send requests."""
     monkeypatch.setattr("braidmq.admin.http.server.HEAD_S_MAX", 0.05)
     async with listening() as address:
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(sent)
+        answer = await raw_answer(address, sent)
 
-        answer = await asyncio.wait_for(reader.read(), timeout=10)
-        assert (b"200 OK" in answer) == sent.startswith(b"GET /healthz")
-        writer.close()
+    assert (b"200 OK" in answer) == sent.startswith(b"GET /healthz")
 
 
-async def test_more_connections_than_the_bound_get_503() -> None:
+async def test_connections_beyond_the_limit_get_503() -> None:
     """A flood of them costs a bounded amount of memory."""
     async with listening() as address:
         idle = [await asyncio.open_connection(*address) for _ in range(CONNECTIONS_MAX)]
@@ -316,12 +311,12 @@ async def test_more_connections_than_the_bound_get_503() -> None:
 
         assert (503, "too many connections; try again later") == refusal_in(answer)
         async with asyncio.timeout(20):
-            while 503 == await asyncio.to_thread(asked, address, "/healthz"):
+            while 503 == await asyncio.to_thread(status_of, address, "/healthz"):
                 pass  # until the server has noticed that they are gone
 
 
-async def test_a_peer_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has asked for is not kept for it; one that reads gets all of it."""
+async def test_a_peer_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its response is not kept for ever."""
     monkeypatch.setattr(server, "HEAD_S_MAX", 0.2)
     gone = asyncio.Event()
 
@@ -352,46 +347,50 @@ async def _for_ever(send: Send, piece: Message) -> None:
         await send(piece)
 
 
-# What was given in all and what waits, look by look; and whether the peer is stuck then.
-LOOKS = {
-    "nothing was ever asked": [(0, 0, False), (0, 0, False)],
+# At each check: the bytes given in total, the bytes unsent, and whether the peer is stuck.
+CHECKS = {
+    "nothing was ever requested": [(0, 0, False), (0, 0, False)],
     "it takes nothing": [(9, 9, False), (9, 9, True)],
-    "it takes nothing while more comes": [(9, 9, False), (20, 20, True)],
+    "it takes nothing while more is given": [(9, 9, False), (20, 20, True)],
     "it takes a byte, and no more": [(9, 9, False), (9, 8, False), (9, 8, True)],
-    "it reads, and as much waits at every look": [
+    "it reads, and as much waits at every check": [
         (9, 9, False),
         (15, 9, False),
         (20, 9, False),
     ],
     "it reads, and ever more waits": [(9, 9, False), (20, 19, False), (40, 38, False)],
-    "it has taken all, and the next waits": [(9, 0, False), (18, 9, False), (18, 9, True)],
-    "it was slow, and has taken all": [(9, 9, False), (9, 0, False), (9, 0, False)],
+    "it has taken everything, and the next piece waits": [
+        (9, 0, False),
+        (18, 9, False),
+        (18, 9, True),
+    ],
+    "it was slow, and has taken everything": [(9, 9, False), (9, 0, False), (9, 0, False)],
 }
 
 
-@pytest.mark.parametrize("looks", LOOKS.values(), ids=LOOKS.keys())
-async def test_a_peer_is_stuck_when_nothing_leaves(looks: list[tuple[int, int, bool]]) -> None:
-    """What waits says nothing: a stream always has something that waits."""
+@pytest.mark.parametrize("checks", CHECKS.values(), ids=CHECKS.keys())
+async def test_a_peer_is_stuck_when_nothing_leaves(checks: list[tuple[int, int, bool]]) -> None:
+    """Unsent bytes alone mean nothing: a stream always has some."""
     uptake = Uptake()
 
-    assert [stuck for *_, stuck in looks] == [
-        uptake.is_stuck(given=given, unsent=unsent) for given, unsent, _ in looks
+    assert [stuck for *_, stuck in checks] == [
+        uptake.is_stuck(given=given, unsent=unsent) for given, unsent, _ in checks
     ]
 
 
 class Pieces:
-    """An application whose answer comes as it is told to, and its one connection."""
+    """An application that sends its response in pieces on demand, and its one connection."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, head_s: float = 3600.0) -> None:
         self.seen: list[PatientProtocol] = []
         self.looked = asyncio.Semaphore(0)
         self.lost = asyncio.Event()
-        self._told: asyncio.Queue[Message] = asyncio.Queue()
+        self._queued: asyncio.Queue[Message] = asyncio.Queue()
         self._given = asyncio.Semaphore(0)
         pieces = self
 
         class Seen(PatientProtocol):
-            """As it is, and it says what happens to it."""
+            """The protocol itself, reporting what happens to it."""
 
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
                 super().connection_made(transport)
@@ -413,20 +412,20 @@ class Pieces:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         more = True
         while more:
-            piece = await self._told.get()
+            piece = await self._queued.get()
             more = piece["more_body"]
             asyncio.get_running_loop().call_soon(self._given.release)
             await send(piece)
 
-    async def tell(self, size: int, *, more: bool = True) -> None:
-        """Have so much sent, and wait until it was given to the connection."""
+    async def send(self, size: int, *, more: bool = True) -> None:
+        """Send a piece of this size, and wait until the connection has it."""
         piece = {"type": "http.response.body", "body": bytes(size), "more_body": more}
-        self._told.put_nowait(piece)
+        self._queued.put_nowait(piece)
         await self._given.acquire()
 
     @asynccontextmanager
-    async def asked(self, then: str = "keep-alive") -> AsyncIterator[socket.socket]:
-        """Ask, and return the peer's end, which takes nothing much by itself."""
+    async def requested(self, then: str = "keep-alive") -> AsyncIterator[socket.socket]:
+        """Send a request, and yield the peer's end, which reads only what a test takes."""
         listener = AdminServer(self, host="127.0.0.1", port=0)
         address = await listener.start()
         loop = asyncio.get_running_loop()
@@ -444,7 +443,7 @@ class Pieces:
 
 
 async def taken(peer: socket.socket, size: int) -> int:
-    """Take so many bytes, or what there is until the end; return how many that were."""
+    """Read up to *size* bytes, fewer at the end of the stream; return how many."""
     loop = asyncio.get_running_loop()
     left = size
     with contextlib.suppress(ConnectionResetError):
@@ -456,23 +455,25 @@ async def taken(peer: socket.socket, size: int) -> int:
 async def test_a_peer_that_reads_steadily_is_not_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However much of a stream waits for it, at every look more than at the last."""
+    """However much of the stream waits, even if it is more at every check."""
     pieces = Pieces(monkeypatch)
-    async with pieces.asked() as peer:
+    async with pieces.requested() as peer:
         for size in (8 * MIB, 10 * MIB, 12 * MIB):
-            await pieces.tell(size)
+            await pieces.send(size)
             (connection,) = pieces.seen
             assert connection.transport.get_write_buffer_size() > 0
             connection.look()
             assert size == await taken(peer, size)
-        await pieces.tell(0, more=False)
+        await pieces.send(0, more=False)
 
 
-async def test_a_slow_answer_is_not_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a part of it waits, all of it said or not, its connection stays open."""
+async def test_a_slow_response_does_not_make_a_connection_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While part of it is unsent, the connection stays open."""
     pieces = Pieces(monkeypatch)
-    async with pieces.asked() as peer:
-        await pieces.tell(32 * MIB, more=False)
+    async with pieces.requested() as peer:
+        await pieces.send(32 * MIB, more=False)
         (connection,) = pieces.seen
         for _ in range(3):
             await taken(peer, 8 * MIB)
@@ -483,13 +484,13 @@ async def test_a_slow_answer_is_not_an_idle_connection(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("then", ["keep-alive", "close"])
-async def test_a_peer_that_stops_in_the_middle_is_cut_off(
+async def test_a_peer_that_stops_reading_midway_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    """Also when all was said long ago: what waits for it would be kept for ever."""
+    """Even when the response is complete: the unsent rest would be kept for ever."""
     pieces = Pieces(monkeypatch, head_s=0.2)
-    async with pieces.asked(then) as peer:
-        await pieces.tell(64 * MIB, more=False)
+    async with pieces.requested(then) as peer:
+        await pieces.send(64 * MIB, more=False)
         for _ in range(2):
             await pieces.looked.acquire()
             await taken(peer, 16 * MIB)

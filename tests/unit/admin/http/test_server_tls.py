@@ -25,7 +25,7 @@ def server_with(certificate: Path) -> AdminServer:
 
 @asynccontextmanager
 async def trusted(tmp_path: Path) -> AsyncIterator[tuple[tuple[str, int], ssl.SSLContext]]:
-    """Give the address of a listener, and what a client needs to trust it."""
+    """Yield the address of a listener, and a context that trusts its certificate."""
     authority = trustme.CA()
     issued = authority.issue_cert("localhost")
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
@@ -50,7 +50,7 @@ async def test_tls_is_on_with_a_certificate(tmp_path: Path) -> None:
         await writer.wait_closed()
 
 
-async def test_tls_is_of_version_1_3_and_nothing_else(tmp_path: Path) -> None:
+async def test_only_tls_1_3_is_accepted(tmp_path: Path) -> None:
     """As on every other listener."""
     async with trusted(tmp_path) as (address, context):
         context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -58,8 +58,8 @@ async def test_tls_is_of_version_1_3_and_nothing_else(tmp_path: Path) -> None:
             await asyncio.open_connection(*address, ssl=context, server_hostname="localhost")
 
 
-async def test_a_certificate_that_is_none_is_a_configuration_error(tmp_path: Path) -> None:
-    """It is told at start, in one line, and nothing of the file is shown."""
+async def test_an_invalid_certificate_is_a_configuration_error(tmp_path: Path) -> None:
+    """It is reported at startup, in one line that shows nothing of the file."""
     (tmp_path / "cert.pem").write_text("secret")
     with pytest.raises(ConfigError, match=r"^http\.tls_cert: ") as caught:
         await server_with(tmp_path / "cert.pem").start()

@@ -1,4 +1,4 @@
-"""Settled ranges, against a plain set; and the progress between two records."""
+"""Settled ranges against a plain set, and the progress between two records."""
 
 from itertools import pairwise
 
@@ -18,10 +18,8 @@ def ids_of(ranges: list[tuple[int, int]]) -> set[int]:
 
 
 @given(st.integers(1, 10), st.lists(spans, max_size=12))
-def test_ranges_are_the_set_of_what_was_settled(
-    floor: int, added: list[tuple[int, int]]
-) -> None:
-    """However ranges overlap, meet or repeat, they stand for the same ids as a set does."""
+def test_ranges_hold_exactly_the_settled_ids(floor: int, added: list[tuple[int, int]]) -> None:
+    """However ranges overlap, touch or repeat, they hold the same ids as a set."""
     settled = Settled(floor)
     expected = set(range(1, floor + 1))
     for after, last in added:
@@ -33,8 +31,10 @@ def test_ranges_are_the_set_of_what_was_settled(
 
 
 @given(st.integers(1, 10), st.lists(spans, max_size=12))
-def test_ranges_are_few_sorted_and_apart(floor: int, added: list[tuple[int, int]]) -> None:
-    """Ranges that meet are one; the first begins at 0 and ends at the floor."""
+def test_ranges_are_merged_sorted_and_disjoint(
+    floor: int, added: list[tuple[int, int]]
+) -> None:
+    """Adjacent ranges are merged; the first begins at 0 and ends at the floor."""
     settled = Settled(floor)
     for after, last in added:
         settled.add(after, last)
@@ -46,10 +46,10 @@ def test_ranges_are_few_sorted_and_apart(floor: int, added: list[tuple[int, int]
 
 
 @given(st.integers(1, 10), st.lists(spans, max_size=12), st.integers(0, 2 * ID_MAX))
-def test_a_reader_skips_exactly_what_is_settled(
+def test_a_reader_skips_exactly_the_settled_ids(
     floor: int, added: list[tuple[int, int]], position: int
 ) -> None:
-    """From a skip on the next id is open, and all up to the next range's begin is."""
+    """After a skip, every id up to the start of the next range is open."""
     settled = Settled(floor)
     expected = set(range(1, floor + 1))
     for after, last in added:
@@ -66,7 +66,7 @@ def test_a_reader_skips_exactly_what_is_settled(
 
 
 def test_acknowledgement_in_order_stays_one_range() -> None:
-    """Ids of other topics lie between; the ranges of one subscription still meet."""
+    """Ids of other topics lie in between, but the ranges of one subscription still touch."""
     settled = Settled(3)
     for after, last in [(3, 10), (10, 11), (11, 500)]:
         settled.add(after, last)
@@ -74,8 +74,8 @@ def test_acknowledgement_in_order_stays_one_range() -> None:
     assert [(0, 500)] == settled.ranges()
 
 
-def test_ten_thousand_behind_a_stuck_one_are_two_ranges() -> None:
-    """One message that nobody acknowledges does not make the rest cost memory."""
+def test_ten_thousand_ids_after_a_stuck_one_are_two_ranges() -> None:
+    """One unacknowledged message does not make the others cost memory."""
     settled = Settled(1)
     for message_id in range(3, 10_003):
         settled.add(message_id - 1, message_id)
@@ -85,7 +85,7 @@ def test_ten_thousand_behind_a_stuck_one_are_two_ranges() -> None:
 
 
 def test_progress_in_order_is_one_range() -> None:
-    """Each message settles from the one before it on."""
+    """Each range starts where the previous one ended."""
     progress = Progress()
     for after, message_id in [(1, 4), (4, 5), (5, 9)]:
         progress.settle(after, message_id)
@@ -93,8 +93,8 @@ def test_progress_in_order_is_one_range() -> None:
     assert [(1, 9)] == progress.ranges
 
 
-def test_progress_out_of_order_keeps_what_it_was_told() -> None:
-    """Nothing between is settled by accident."""
+def test_progress_out_of_order_keeps_separate_ranges() -> None:
+    """Nothing in between is settled by accident."""
     progress = Progress()
     progress.settle(4, 5)
     progress.settle(1, 2)
@@ -102,8 +102,8 @@ def test_progress_out_of_order_keeps_what_it_was_told() -> None:
     assert [(4, 5), (1, 2)] == progress.ranges
 
 
-def test_a_settled_message_needs_no_attempts() -> None:
-    """What is settled is not recorded as redelivered as well."""
+def test_a_settled_message_drops_its_attempts() -> None:
+    """The record does not also list it as redelivered."""
     progress = Progress()
     progress.attempts = {5: 2, 6: 3}
     progress.settle(4, 5)
@@ -111,8 +111,8 @@ def test_a_settled_message_needs_no_attempts() -> None:
     assert {6: 3} == progress.attempts
 
 
-def test_progress_that_was_refused_is_merged_with_what_came_after_it() -> None:
-    """The later word wins, and nothing of the earlier is lost."""
+def test_refused_progress_is_merged_with_later_progress() -> None:
+    """Later values win, and nothing earlier is lost."""
     earlier, later = Progress(), Progress()
     earlier.handed_id, later.handed_id = 7, 9
     earlier.ranges, later.ranges = [(1, 4)], [(4, 5), (7, 8)]
@@ -124,8 +124,8 @@ def test_progress_that_was_refused_is_merged_with_what_came_after_it() -> None:
     assert {6: 3} == earlier.attempts
 
 
-def test_an_older_hand_out_does_not_move_the_newest_back() -> None:
-    """Progress that is merged without a hand-out of its own keeps the earlier one's."""
+def test_merging_does_not_move_the_last_delivery_back() -> None:
+    """Later progress without a delivery keeps the earlier one's."""
     earlier = Progress()
     earlier.handed_id = 7
     earlier.followed_by(Progress())
@@ -133,8 +133,8 @@ def test_an_older_hand_out_does_not_move_the_newest_back() -> None:
     assert 7 == earlier.handed_id
 
 
-def test_progress_out_of_order_is_joined() -> None:
-    """Pairs that are settled the wrong way round cost one range, not one each."""
+def test_progress_out_of_order_is_compacted() -> None:
+    """Pairs settled in reverse order end up in one range."""
     progress = Progress()
     for number in range(1, 3 * COMPACT_RANGES, 2):
         progress.settle(number, number + 1)
@@ -144,8 +144,8 @@ def test_progress_out_of_order_is_joined() -> None:
     assert [(0, 3 * COMPACT_RANGES)] == progress.ranges
 
 
-def test_progress_does_not_pile_up_while_it_cannot_be_written() -> None:
-    """However much is settled out of order, the ranges stay few without being asked."""
+def test_unwritten_progress_does_not_pile_up() -> None:
+    """However much is settled out of order, the ranges are compacted automatically."""
     progress = Progress()
     for number in range(1, 20 * COMPACT_RANGES, 2):
         progress.settle(number, number + 1)
@@ -155,7 +155,7 @@ def test_progress_does_not_pile_up_while_it_cannot_be_written() -> None:
 
 
 def settled_of(floor: int, added: list[tuple[int, int]]) -> tuple[Settled, set[int]]:
-    """Return ranges, and the same as a set."""
+    """Return the ranges, and their ids as a set."""
     settled = Settled(floor)
     for after, last in added:
         settled.add(after, last)
@@ -163,10 +163,10 @@ def settled_of(floor: int, added: list[tuple[int, int]]) -> tuple[Settled, set[i
 
 
 @given(st.integers(0, 10), st.lists(spans, max_size=12), st.integers(0, 2 * ID_MAX))
-def test_open_ranges_are_what_settled_ones_are_not(
+def test_open_ranges_complement_the_settled_ones(
     floor: int, added: list[tuple[int, int]], up_to: int
 ) -> None:
-    """Up to an id, in order, apart from each other."""
+    """Up to a given id, in order and disjoint."""
     settled, expected = settled_of(floor, added)
     found = settled.open_ranges(up_to)
 
@@ -181,10 +181,10 @@ def test_open_ranges_are_what_settled_ones_are_not(
     st.lists(st.integers(1, ID_MAX + 8), max_size=6),
     st.lists(spans, max_size=4),
 )
-def test_what_is_reopened_is_open_and_nothing_else(
+def test_reopening_opens_exactly_the_given_ids(
     floor: int, added: list[tuple[int, int]], reopened: list[int], again: list[tuple[int, int]]
 ) -> None:
-    """It may be settled again, and the ranges still begin at 0 and end at the floor."""
+    """They may be settled again, and the first range still starts at 0."""
     settled, expected = settled_of(floor, added)
     for message_id in reopened:
         settled.reopen(message_id)
@@ -200,10 +200,10 @@ def test_what_is_reopened_is_open_and_nothing_else(
 
 
 @given(st.integers(0, 10), st.lists(spans, max_size=12), st.lists(spans, max_size=4))
-def test_a_copy_is_changed_apart(
+def test_a_copy_is_independent(
     floor: int, added: list[tuple[int, int]], later: list[tuple[int, int]]
 ) -> None:
-    """Neither sees what is done to the other."""
+    """Changing one does not affect the other."""
     settled, expected = settled_of(floor, added)
     copied = settled.copy()
     for after, last in later:
@@ -216,7 +216,7 @@ def test_a_copy_is_changed_apart(
 
 
 def test_progress_counts_messages_and_not_ids() -> None:
-    """Ids of other topics lie between; a purge says how many there were."""
+    """Ids of other topics lie in between; a purge passes its own count."""
     progress = Progress()
     progress.settle(1, 9)
     progress.settle_range(9, 100, 3)

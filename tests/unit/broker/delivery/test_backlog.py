@@ -1,4 +1,4 @@
-"""The backlog: how much of it is read at once, and what becomes of what was read."""
+"""The backlog: how much is read at once, and what happens to the messages read."""
 
 import pytest
 
@@ -12,30 +12,30 @@ from tests.unit.broker.drive import Drive, entries_of
 
 def request(*, held: int = 0, held_by_all: int = 0) -> ReadRequest:
     settings = Settings(window=7, window_bytes=100, memory_bytes=1000)
-    subscription = Subscription(Topic("a"), 1, "somebody", Rules(settings))
+    subscription = Subscription(Topic("a"), 1, "ada", Rules(settings))
     subscription.begin(5)
     subscription.topic.last_id = 9
     subscription.held_bytes = held
     return ChannelRead(subscription, settings, held_by_all)
 
 
-def test_a_read_goes_from_the_cursor_to_the_newest_message() -> None:
-    """The range is (after, up to], of one topic."""
+def test_a_read_extends_from_the_cursor_to_the_newest_message() -> None:
+    """It is the range (after, up to] of one topic."""
     asked = request()
 
     assert (b"a", 5, 9, 7) == (asked.topic, asked.after_id, asked.up_to, asked.count_max)
 
 
-def test_window_and_budget_bound_a_read_and_one_message_always_comes() -> None:
-    """The smaller of the two rooms counts; without any, one message is still read."""
+def test_window_and_budget_bound_a_read_but_one_message_always_fits() -> None:
+    """The smaller of the two counts; with neither left, one message is still read."""
     assert 60 == request(held=40).bytes_max
     assert 30 == request(held_by_all=970).bytes_max
     assert 1 == request(held=500).bytes_max
     assert 1 == request(held_by_all=5000).bytes_max
 
 
-def test_a_lane_reads_its_own_priority_only() -> None:
-    """A subscription, and a queue without priorities, reads every one."""
+def test_a_lane_reads_only_its_own_priority() -> None:
+    """A queue without priorities reads all of them."""
     drive = Drive()
     policy = Policy()
     policy.mode = PRIORITY_BASED
@@ -52,20 +52,20 @@ def test_a_lane_reads_its_own_priority_only() -> None:
     }
 
 
-def test_what_was_read_keeps_all_that_its_publisher_said() -> None:
+def test_a_message_read_back_keeps_all_its_properties() -> None:
     """Id, priority, origin, times, headers and body come back from the record."""
     drive = Drive()
     queue = drive.declare("q")
     message = drive.message("q", b"body")
     message.priority, message.origin, message.headers = PRIORITY_HIGH, 3, b"\1\0a\0\0"
     message.expires_us = drive.now_us + 10**12
-    given = drive.broker.publish(message, drive.now_us)
+    message_id = drive.broker.publish(message, drive.now_us)
     drive.commit()
     (delivery,) = drive.pushed(drive.join(queue))
     read = delivery.message
 
     assert message is not read
-    assert (given, PRIORITY_HIGH, 3, message.headers, message.body) == (
+    assert (message_id, PRIORITY_HIGH, 3, message.headers, message.body) == (
         read.id,
         read.priority,
         read.origin,
@@ -75,8 +75,8 @@ def test_what_was_read_keeps_all_that_its_publisher_said() -> None:
     assert (message.timestamp_us, message.expires_us) == (read.timestamp_us, read.expires_us)
 
 
-def test_a_long_backlog_is_held_a_window_at_a_time() -> None:
-    """However long it is, and in order."""
+def test_a_long_backlog_is_read_one_window_at_a_time() -> None:
+    """Every message comes in order, and no more than two windows are in memory."""
     drive = Drive(Settings(window=4))
     queue = drive.declare("q")
     ids = drive.publish_many("q", 50)
@@ -94,8 +94,8 @@ def test_a_long_backlog_is_held_a_window_at_a_time() -> None:
     assert most <= 2 * 4
 
 
-def test_what_was_purged_while_it_was_read_does_not_come_back() -> None:
-    """The answer of the log is older than the operator's word."""
+def test_messages_purged_during_a_read_do_not_come_back() -> None:
+    """The log answers after the operator's purge."""
     drive = Drive()
     queue = drive.declare("q")
     drive.publish_many("q", 3)
@@ -110,8 +110,8 @@ def test_what_was_purged_while_it_was_read_does_not_come_back() -> None:
     assert (0, 1) == (queue.waiting(), queue.in_flight_count())
 
 
-def test_what_was_deleted_while_it_was_read_is_gone() -> None:
-    """Nobody is there to take it in."""
+def test_a_read_for_a_deleted_queue_is_discarded() -> None:
+    """Nothing of it stays in memory."""
     drive = Drive()
     queue = drive.declare("q")
     drive.publish_many("q", 3)
@@ -125,8 +125,8 @@ def test_what_was_deleted_while_it_was_read_is_gone() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_what_retention_has_deleted_by_force_no_longer_counts(lost: int) -> None:
-    """It is not found, and the bound of the queue is not spent on it for ever."""
+def test_messages_removed_by_forced_retention_no_longer_count(lost: int) -> None:
+    """The read does not find them, so they stop counting towards the queue's limit."""
     drive = Drive()
     queue = drive.declare("q")
     ids = drive.publish_many("q", 3)

@@ -1,22 +1,13 @@
-"""Channels at rest: what they say of themselves, and what a restart makes of them."""
+"""Channels: the state they report, and what a restart makes of it."""
 
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
 from braidmq.broker.delivery.channels import SETTLED, Delivery, Entry, Position
-from braidmq.broker.delivery.subscriptions import Subscription
-from braidmq.broker.policy import Rules
-from braidmq.broker.settings import Settings
 from braidmq.broker.topics import Message, Topic
-from tests.unit.broker.drive import Drive
+from tests.unit.broker.drive import Drive, subscription_at
 
 
-def subscription_at(subscription_id: int) -> Subscription:
-    subscription = Subscription(Topic("a"), 1, "ada", Rules(Settings()))
-    subscription.begin(subscription_id)
-    return subscription
-
-
-def test_a_settled_entry_lets_its_message_go() -> None:
-    """It may still be listed in a heap or a lane; the payload must not be."""
+def test_a_settled_entry_releases_its_message() -> None:
+    """The entry may still be in a heap or a lane, but must not keep the payload alive."""
     subscription = subscription_at(1)
     message = Message(subscription.topic, 1, b"\0\1apayload")
     entry = Entry(subscription, message, 1)
@@ -27,8 +18,8 @@ def test_a_settled_entry_lets_its_message_go() -> None:
     assert b"" == entry.message.body
 
 
-def test_ranges_stand_for_all_but_what_is_waiting_or_open() -> None:
-    """A snapshot of them, and of nothing else, brings the same messages back."""
+def test_settled_ranges_leave_out_waiting_and_open_messages() -> None:
+    """A snapshot of these ranges alone restores the same messages."""
     drive = Drive()
     consumer = drive.subscribe("a")
     drive.publish("b")
@@ -45,8 +36,8 @@ def test_ranges_stand_for_all_but_what_is_waiting_or_open() -> None:
     assert [(0, 5)] == consumer.subscription.settled_ranges(fourth)
 
 
-def test_ranges_go_on_where_the_log_was_not_read_again() -> None:
-    """After a restart what is known to be settled lies partly ahead of the cursor."""
+def test_settled_ranges_extend_beyond_the_cursor() -> None:
+    """After a restart, part of the known settled ids lies ahead of the cursor."""
     subscription = subscription_at(1)
     subscription.position.settled = Settled(1)
     subscription.position.settled.add(5, 9)
@@ -57,8 +48,8 @@ def test_ranges_go_on_where_the_log_was_not_read_again() -> None:
     assert [(0, 7), (7, 9), (12, 14)] == subscription.settled_ranges(20)
 
 
-def test_a_tag_of_before_a_restart_is_known_until_it_is_read() -> None:
-    """Between the cursor and the newest hand-out, unless it is settled."""
+def test_a_tag_from_before_a_restart_is_known_to_be_open() -> None:
+    """If it lies between the cursor and the last delivery, and is not settled."""
     subscription = subscription_at(1)
 
     assert not subscription.position.is_known_open(3)
@@ -72,15 +63,15 @@ def test_a_tag_of_before_a_restart_is_known_until_it_is_read() -> None:
     ]
 
 
-def test_progress_is_one_until_it_is_recorded() -> None:
-    """What happens between two records goes into one of them."""
+def test_progress_accumulates_until_it_is_recorded() -> None:
+    """Everything between two records goes into the same object."""
     subscription = subscription_at(1)
 
     assert subscription.made_progress() is subscription.made_progress()
 
 
-def test_a_delivery_says_what_goes_out() -> None:
-    """Message, correlation id, effective QoS."""
+def test_a_delivery_holds_message_correlation_id_and_qos() -> None:
+    """The QoS is the effective one."""
     message = Message(Topic("a"), 1, b"")
     delivery = Delivery(message, 9, 1)
 
@@ -88,12 +79,12 @@ def test_a_delivery_says_what_goes_out() -> None:
 
 
 def test_a_quiet_subscription_does_not_hold_the_log_back() -> None:
-    """Nothing of its topic waits in the log, so everything that is committed is settled."""
+    """No message of its topic waits, so everything committed counts as settled."""
     assert [(0, 900)] == subscription_at(7).settled_ranges(900)
 
 
-def test_a_skipped_backlog_leaves_nothing_known_of_it() -> None:
-    """A purge goes to the newest message, and never back."""
+def test_skipping_a_backlog_forgets_its_attempts() -> None:
+    """A purge skips to the newest message, and never back."""
     position = Position()
     position.begin(5)
     position.behind = True
@@ -106,8 +97,8 @@ def test_a_skipped_backlog_leaves_nothing_known_of_it() -> None:
     assert 9 == position.cursor
 
 
-def test_a_restart_begins_at_the_floor_and_knows_what_is_settled_above_it() -> None:
-    """Attempts of settled messages are forgotten; a channel that is not behind needs none."""
+def test_recovery_starts_at_the_floor_and_keeps_the_settled_ids_above_it() -> None:
+    """It forgets the attempts of settled messages; a channel not behind needs no ranges."""
     subscription = subscription_at(1)
     subscription.topic.last_id = 9
     subscription.position.settled = Settled(3)
@@ -126,8 +117,8 @@ def test_a_restart_begins_at_the_floor_and_knows_what_is_settled_above_it() -> N
     assert quiet.position.settled is None
 
 
-def test_a_channel_is_its_own_journal_unless_a_kind_says_otherwise() -> None:
-    """Blip's is no part of a queue."""
+def test_a_subscription_has_no_journal_and_no_queue() -> None:
+    """It records its own progress, and is not part of a queue."""
     subscription = subscription_at(1)
 
     assert subscription.journal is None

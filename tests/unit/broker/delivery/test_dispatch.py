@@ -1,4 +1,4 @@
-"""The parts of delivery together: a message comes to all that its topic has."""
+"""Dispatch: a message reaches every kind of consumer of its topic."""
 
 from braidmq.broker.delivery.dispatch import Dispatch
 from braidmq.broker.outgoing import Outgoing
@@ -9,23 +9,23 @@ from tests.unit.broker.drive import Drive, S
 from tests.unit.broker.following import follow, take
 
 
-def test_a_message_comes_to_subscriptions_followers_and_the_queue_of_its_topic() -> None:
-    """Each has it once, and it is counted once."""
+def test_a_message_reaches_subscriptions_followers_and_the_queue_of_its_topic() -> None:
+    """Each gets it once, and it is counted once."""
     drive = Drive()
     queue = drive.declare("a")
     worker = drive.join(queue)
     consumer = drive.subscribe("a")
     peer = follow(drive, "a")
-    (given,) = drive.publish_many("a", 1)
+    (message_id,) = drive.publish_many("a", 1)
 
-    assert [given] == drive.pushed_ids(worker)
-    assert given == drive.poll_id(consumer)
+    assert [message_id] == drive.pushed_ids(worker)
+    assert message_id == drive.poll_id(consumer)
     assert [b"0"] == take(peer)
-    assert (1, given) == (drive.broker.stats.published, drive.topic("a").last_id)
+    assert (1, message_id) == (drive.broker.stats.published, drive.topic("a").last_id)
 
 
-def test_what_comes_back_goes_before_what_is_newer() -> None:
-    """All timers that end together are looked at before anything is pushed."""
+def test_returned_messages_are_pushed_before_newer_ones() -> None:
+    """The broker handles all timers that end together before it pushes anything."""
     drive = Drive()
     consumer = drive.subscribe("a")
     drive.publish_many("a", 3)
@@ -37,8 +37,8 @@ def test_what_comes_back_goes_before_what_is_newer() -> None:
     assert before == drive.pushed_ids(consumer)[:2]
 
 
-def test_the_parts_know_each_other_by_name() -> None:
-    """The fields that close a circle are set when all are made."""
+def test_the_parts_of_dispatch_are_connected() -> None:
+    """References between them are set once all parts exist."""
     dispatch = Dispatch(Settings(), Topics(), Outgoing(), Stats())
 
     assert dispatch.settling.queues is dispatch.queues

@@ -1,4 +1,4 @@
-"""Followers that outlive the broker: their records, their progress, their snapshots."""
+"""Followers that outlive the broker: records, progress and snapshots."""
 
 import msgspec
 
@@ -19,8 +19,8 @@ from tests.unit.broker.following import (
 )
 
 
-def test_a_restart_finds_who_is_away_and_where_it_was() -> None:
-    """By its record and those of its progress."""
+def test_a_restart_restores_an_offline_follower_and_its_position() -> None:
+    """From its record and its progress records."""
     drive = offline_drive()
     peer = follow(drive, "a")
     drive.publish_many("a", 2)
@@ -34,8 +34,8 @@ def test_a_restart_finds_who_is_away_and_where_it_was() -> None:
     assert [b"handed, not recorded"] == take(back)
 
 
-def test_progress_goes_on_after_a_restart_where_it_was() -> None:
-    """What was recorded before and after it leaves nothing between."""
+def test_progress_continues_after_a_restart() -> None:
+    """Progress recorded before and after leaves no gap."""
     drive = offline_drive()
     for _ in range(3):
         peer = follow(drive, "a")
@@ -47,8 +47,8 @@ def test_progress_goes_on_after_a_restart_where_it_was() -> None:
         drive.restart()
 
 
-def test_a_restart_finds_it_in_a_snapshot() -> None:
-    """With key and place; what came behind the snapshot is in the records."""
+def test_a_follower_is_restored_from_a_snapshot() -> None:
+    """With its key and position; later messages come from the records."""
     drive = offline_drive()
     peer = follow(drive, "a")
     drive.publish_many("a", 2)
@@ -66,8 +66,8 @@ def test_a_restart_finds_it_in_a_snapshot() -> None:
     )
 
 
-def test_a_snapshot_has_those_that_are_not_committed_yet() -> None:
-    """It counts once its last id is committed, and they are by then."""
+def test_a_snapshot_includes_uncommitted_followers() -> None:
+    """The snapshot counts only once its last id is committed, and then so are they."""
     drive = offline_drive()
     peer = peer_of("ada")
     drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
@@ -79,8 +79,8 @@ def test_a_snapshot_has_those_that_are_not_committed_yet() -> None:
     assert [b"0"] == take(follow(drive, "a"))
 
 
-def test_a_snapshot_does_not_say_settled_of_what_was_not_taken() -> None:
-    """Nor does a progress record, however long its peer does not take it."""
+def test_unsent_deliveries_are_not_recorded_as_settled() -> None:
+    """Neither in a snapshot nor in a progress record, however long they stay unsent."""
     drive = offline_drive()
     peer = follow(drive, "a")
     drive.publish_many("a", 3)
@@ -98,8 +98,8 @@ def test_a_snapshot_does_not_say_settled_of_what_was_not_taken() -> None:
     assert [b"1", b"2"] == take(follow(by_records, "a"))
 
 
-def test_what_a_peer_takes_late_is_recorded_then() -> None:
-    """The broker asks again about it, without being busy with it."""
+def test_late_sends_are_recorded_when_they_happen() -> None:
+    """The broker checks again later, without a busy loop."""
     drive = offline_drive()
     peer = follow(drive, "a")
     drive.publish_many("a", 3)
@@ -119,8 +119,8 @@ def test_what_a_peer_takes_late_is_recorded_then() -> None:
     assert [] == take(follow(drive, "a"))
 
 
-def test_others_do_not_wait_for_a_peer_that_takes_nothing() -> None:
-    """Their progress is recorded as soon as ever."""
+def test_a_stalled_peer_does_not_delay_the_progress_of_others() -> None:
+    """Their progress is recorded after the usual delay."""
     drive = offline_drive()
     follow(drive, "a")
     drive.publish_many("a", 1)
@@ -133,8 +133,8 @@ def test_others_do_not_wait_for_a_peer_that_takes_nothing() -> None:
     assert drive.broker.wants_commit()
 
 
-def test_progress_that_the_log_refused_is_recorded_later() -> None:
-    """Together with what happened since."""
+def test_refused_progress_is_recorded_later() -> None:
+    """Together with the progress since."""
     drive = offline_drive()
     peer = follow(drive, "a")
     peer.room_bytes = 1
@@ -151,8 +151,8 @@ def test_progress_that_the_log_refused_is_recorded_later() -> None:
     assert [] == take(follow(drive, "a"))
 
 
-def test_after_a_restart_the_time_away_counts_from_then() -> None:
-    """Nobody knows how long the broker was down."""
+def test_a_restart_resets_the_offline_time() -> None:
+    """The broker does not know how long it was down."""
     drive = offline_drive()
     leave(drive, follow(drive, "a"))
     drive.advance(OFFLINE_US - 2 * MAINTENANCE_US)
@@ -165,8 +165,8 @@ def test_after_a_restart_the_time_away_counts_from_then() -> None:
     assert (1, 0) == (before, drive.broker.subscription_count())
 
 
-def test_places_end_when_they_are_no_longer_wanted() -> None:
-    """A broker that is started without them lets go of those it finds."""
+def test_followers_end_when_offline_delivery_is_switched_off() -> None:
+    """A broker restarted without it does not keep the followers it recovers."""
     drive = offline_drive()
     leave(drive, follow(drive, "a"))
     drive.settings = Settings()
@@ -177,8 +177,8 @@ def test_places_end_when_they_are_no_longer_wanted() -> None:
     assert 0 == drive.broker.subscription_count()
 
 
-def test_a_replayed_end_finds_the_follower() -> None:
-    """Also one that a snapshot has."""
+def test_a_replayed_unsubscribe_ends_the_follower() -> None:
+    """Also one from a snapshot."""
     drive = offline_drive()
     peer = follow(drive, "a")
     drive.snapshot()
@@ -190,7 +190,7 @@ def test_a_replayed_end_finds_the_follower() -> None:
 
 
 def test_a_snapshot_from_before_there_were_followers_is_read() -> None:
-    """Nobody follows in it."""
+    """It contains none."""
     drive = Drive()
     drive.publish_many("a", 1)
     drive.snapshot()
@@ -204,8 +204,8 @@ def test_a_snapshot_from_before_there_were_followers_is_read() -> None:
     assert 1 == drive.topic("a").message_count
 
 
-def test_a_snapshot_leaves_out_who_has_no_record() -> None:
-    """Its peer is gone by then."""
+def test_a_snapshot_leaves_out_followers_without_a_record() -> None:
+    """They end with their connection."""
     drive = Drive()
     follow(drive, "a")
     _, data = state.snapshot(drive.broker, drive.now_us)
@@ -213,8 +213,8 @@ def test_a_snapshot_leaves_out_who_has_no_record() -> None:
     assert [] == msgspec.msgpack.decode(data)["followers"]
 
 
-def test_the_time_of_the_record_is_met_in_recovery() -> None:
-    """Time does not go back behind it."""
+def test_recovery_takes_the_time_of_a_follow_record_into_account() -> None:
+    """The clock does not go back before it."""
     drive = offline_drive()
     follow(drive, "a")
     drive.restart()

@@ -1,4 +1,4 @@
-"""Followers and room: what waits in the log, and what no frame can carry."""
+"""Followers and room: what waits in the log, and messages too large for a frame."""
 
 import pytest
 
@@ -6,23 +6,20 @@ from braidmq.broker import records
 from braidmq.broker.topics import decode_headers, encode_headers
 from tests.unit.broker.drive import ROOM_BYTES, Drive, body_of, peer_of
 from tests.unit.broker.following import (
+    fall_behind,
     follow,
     follower_of,
     give_room,
+    payloads,
     qumbed,
     take,
 )
 
-
-def payloads(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
-
-
 # Room.
 
 
-def test_without_room_a_follower_keeps_its_place_and_gets_all_later() -> None:
-    """One message may exceed the room; nothing is held in memory meanwhile."""
+def test_a_follower_without_room_gets_everything_later() -> None:
+    """One message may exceed the room; meanwhile nothing is held in memory."""
     drive = Drive()
     peer = follow(drive, "a")
     peer.room_bytes = 1
@@ -40,8 +37,8 @@ def test_without_room_a_follower_keeps_its_place_and_gets_all_later() -> None:
     assert (False, []) == (follower_of(peer).behind, peer.laggards)
 
 
-def test_a_message_that_must_wait_counts_as_routed() -> None:
-    """It will be pushed; only who is away is no stream of now."""
+def test_a_message_waiting_for_room_counts_as_routed() -> None:
+    """It will be pushed; only offline followers do not count."""
     drive = Drive()
     peer = follow(drive, "a")
     peer.room_bytes = 0
@@ -51,8 +48,8 @@ def test_a_message_that_must_wait_counts_as_routed() -> None:
     assert (1, 1) == (first.routed, second.routed)
 
 
-def test_a_read_is_as_large_as_the_room() -> None:
-    """What does not fit the room would be read in vain."""
+def test_a_read_is_limited_to_the_room() -> None:
+    """Anything beyond the room would be read in vain."""
     drive = Drive()
     peer = follow(drive, "a")
     peer.room_bytes = 0
@@ -69,8 +66,8 @@ def test_a_read_is_as_large_as_the_room() -> None:
     )
 
 
-def test_reading_goes_on_while_there_is_room_for_more() -> None:
-    """Bodies are shorter than their records: the room lasts for another read."""
+def test_reading_continues_while_there_is_room() -> None:
+    """Bodies are shorter than their records, so the room suffices for another read."""
     drive = Drive()
     peer = follow(drive, "a")
     peer.room_bytes = 0
@@ -82,14 +79,11 @@ def test_reading_goes_on_while_there_is_room_for_more() -> None:
     assert 1 < len(drive.log.reads)
 
 
-def test_what_was_read_for_room_that_is_gone_is_read_again() -> None:
-    """One message goes all the same, so that no neighbour can keep a follower waiting."""
+def test_messages_read_without_room_are_read_again() -> None:
+    """One message is pushed all the same, so that no follower waits for ever."""
     drive = Drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 4)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 4)
     drive.requests = drive.broker.take_reads(drive.now_us)
     peer.room_bytes = 0
     drive.serve_reads()
@@ -99,8 +93,8 @@ def test_what_was_read_for_room_that_is_gone_is_read_again() -> None:
     assert (payloads(1), payloads(4)[1:]) == (first, take(peer))
 
 
-def test_a_slow_follower_holds_up_nobody() -> None:
-    """Another peer of the topic, and another topic of the peer, get theirs."""
+def test_a_slow_follower_does_not_delay_others() -> None:
+    """Neither another peer on the topic nor another topic of the same peer."""
     drive = Drive()
     slow, quick = follow(drive, "a"), follow(drive, "a")
     slow.room_bytes = 0
@@ -114,8 +108,8 @@ def test_a_slow_follower_holds_up_nobody() -> None:
     assert not follower_of(slow, "b").behind
 
 
-def test_those_of_a_peer_that_are_behind_take_turns_at_the_log() -> None:
-    """One read at a time: memory for what is read is that of one peer's room."""
+def test_a_peers_lagging_followers_take_turns_reading() -> None:
+    """One read at a time, so a peer's reads use no more memory than its room."""
     drive = Drive()
     peer = peer_of("ada")
     for name in ("a", "b", "c"):
@@ -134,8 +128,8 @@ def test_those_of_a_peer_that_are_behind_take_turns_at_the_log() -> None:
     assert [] == peer.laggards
 
 
-def test_at_most_one_read_of_a_peer_is_on_its_way() -> None:
-    """Room that comes meanwhile does not ask again."""
+def test_a_peer_has_at_most_one_read_pending() -> None:
+    """Getting room again does not request a second one."""
     drive = Drive()
     peer = peer_of("ada")
     for name in ("a", "b"):
@@ -152,14 +146,11 @@ def test_at_most_one_read_of_a_peer_is_on_its_way() -> None:
     assert [] == drive.broker.take_reads(drive.now_us)
 
 
-def test_a_broker_that_ends_pushes_nothing_more() -> None:
-    """Durable messages keep their place in the log; others are dropped and counted."""
+def test_a_stopping_broker_pushes_nothing_more() -> None:
+    """Durable messages stay in the log; others are dropped and counted."""
     drive = Drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 1)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 1)
     drive.broker.stop_delivering()
     drive.serve_reads()
     other = follow(drive, "b")
@@ -173,11 +164,11 @@ def test_a_broker_that_ends_pushes_nothing_more() -> None:
     assert [] == drive.broker.take_reads(drive.now_us)
 
 
-# What no frame can carry.
+# Messages too large for a frame.
 
 
-def test_what_no_frame_can_carry_becomes_a_dead_letter() -> None:
-    """Of each follower that it was too large for; the rest of its headers is kept."""
+def test_a_message_too_large_for_a_frame_becomes_a_dead_letter() -> None:
+    """It keeps its other headers."""
     drive = Drive()
     peer = follow(drive, "a")
     message = drive.message("a", b"large")
@@ -200,43 +191,45 @@ def test_what_no_frame_can_carry_becomes_a_dead_letter() -> None:
     assert 1 == drive.queue("dlq.a").waiting()
 
 
-def test_the_letter_of_a_message_does_not_stand_for_it_in_dedup() -> None:
-    """A repeat is answered with the message's id, also after a restart."""
+def test_a_dead_letter_does_not_replace_its_message_in_dedup() -> None:
+    """A duplicate is answered with the message's id, also after a restart."""
     drive = Drive()
     peer = follow(drive, "a")
     message = drive.message("a", b"large")
-    given = drive.publish_once(message, "mine")
+    message_id = drive.publish_once(message, "mine")
     drive.commit()
     drive.broker.too_large(peer, message, drive.now_us)
     drive.commit()
     drive.restart()
 
-    repeat = drive.publish_once(drive.message("a", b"large"), "mine")
+    duplicate_id = drive.publish_once(drive.message("a", b"large"), "mine")
 
-    assert given == repeat
+    assert message_id == duplicate_id
 
 
 @pytest.mark.parametrize(("topic", "qos"), [("dlq.a", 1), ("a", 0)])
-def test_a_dead_letter_and_what_lives_in_memory_only_are_dropped(topic: str, qos: int) -> None:
-    """The first never dies again, the second was never stored; both are counted."""
+def test_oversized_dead_letters_and_memory_only_messages_are_dropped(
+    topic: str, qos: int
+) -> None:
+    """Neither becomes a dead letter; both are counted."""
     drive = Drive()
     peer = follow(drive, topic)
     drive.publish(topic, qos=qos)
     drive.commit()
-    (given,) = peer.deliveries
-    drive.broker.too_large(peer, given.message, drive.now_us)
+    (delivery,) = peer.deliveries
+    drive.broker.too_large(peer, delivery.message, drive.now_us)
 
     assert {"tooLarge": 1} == drive.broker.stats.dropped.by_reason
     assert not drive.broker.wants_commit()
 
 
-def test_without_room_for_a_letter_the_message_is_dropped_and_counted() -> None:
-    """Nobody waits for a full log here; the message itself is stored."""
+def test_an_oversized_message_is_dropped_and_counted_while_the_log_is_full() -> None:
+    """The follower does not wait for the log; the message itself is stored."""
     drive = Drive()
     peer = follow(drive, "a")
     drive.publish_many("a", 1)
-    (given,) = peer.deliveries
+    (delivery,) = peer.deliveries
     drive.refuse()
-    drive.broker.too_large(peer, given.message, drive.now_us)
+    drive.broker.too_large(peer, delivery.message, drive.now_us)
 
     assert {"tooLarge": 1} == drive.broker.stats.dropped.by_reason

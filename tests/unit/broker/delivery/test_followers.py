@@ -1,4 +1,4 @@
-"""Followers: who gets a message, who comes and goes, and what a publisher said."""
+"""Followers: which of them get a message, and how they come and go."""
 
 import pytest
 
@@ -11,25 +11,22 @@ from tests.unit.broker.following import (
     KEY,
     OTHER_KEY,
     SENDER,
+    fall_behind,
     follow,
     follower_of,
     give_room,
     id_of,
     leave,
+    payloads,
     qumbed,
     take,
 )
 
-
-def payloads(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
+# Routing.
 
 
-# Who gets what.
-
-
-def test_a_follower_gets_what_is_committed_after_it_in_order() -> None:
-    """Handing a message out settles it: nobody waits for an answer."""
+def test_a_follower_gets_later_messages_in_order() -> None:
+    """Delivery settles a message: the broker waits for no acknowledgement."""
     drive = Drive()
     drive.publish_many("a", 3)
     peer = follow(drive, "a")
@@ -37,7 +34,7 @@ def test_a_follower_gets_what_is_committed_after_it_in_order() -> None:
     drive.publish_many("b", 1)
 
     assert [] != peer.deliveries
-    assert all((0, None) == (given.qos, given.entry) for given in peer.deliveries)
+    assert all((0, None) == (delivery.qos, delivery.entry) for delivery in peer.deliveries)
     assert payloads(3) == take(peer)
     assert 0 == drive.broker.in_flight_count()
     assert 3 == drive.broker.stats.delivered
@@ -45,7 +42,7 @@ def test_a_follower_gets_what_is_committed_after_it_in_order() -> None:
 
 
 def test_nothing_is_pushed_before_it_is_committed() -> None:
-    """What was accepted before the follower and is committed after it belongs to it."""
+    """A message accepted before the follower but committed after it belongs to it."""
     drive = Drive()
     drive.publish("a", b"accepted")
     peer = peer_of("ada")
@@ -56,8 +53,8 @@ def test_nothing_is_pushed_before_it_is_committed() -> None:
     assert ([], [b"accepted"]) == (before, take(peer))
 
 
-def test_followers_of_one_topic_get_a_message_each() -> None:
-    """And the publisher is told how many there were."""
+def test_each_follower_of_a_topic_gets_the_message() -> None:
+    """The publisher is told how many there were."""
     drive = Drive()
     peers = [follow(drive, "a"), follow(drive, "a"), follow(drive, "a", OTHER_KEY)]
     message = qumbed(drive, "a")
@@ -68,37 +65,37 @@ def test_followers_of_one_topic_get_a_message_each() -> None:
     assert [[b"x"]] * 3 == [take(peer) for peer in peers]
 
 
-def test_other_subscriptions_of_the_topic_have_it_as_well() -> None:
-    """A follower takes nothing from a subscription or from a queue."""
+def test_followers_do_not_affect_subscriptions_and_queues() -> None:
+    """A subscription and a queue of the topic get the message as well."""
     drive = Drive()
     subscribed = drive.subscribe("a")
     consumer = drive.join(drive.declare("a"))
     peer = follow(drive, "a")
-    given = drive.publish("a")
+    message_id = drive.publish("a")
     drive.commit()
 
-    assert given == drive.poll_id(subscribed)
-    assert [given] == [entry.id for entry in drive.taken(consumer)]
+    assert message_id == drive.poll_id(subscribed)
+    assert [message_id] == [entry.id for entry in drive.taken(consumer)]
     assert [b"x"] == take(peer)
 
 
-def test_a_message_for_a_key_goes_to_that_keys_followers_only() -> None:
-    """The others pass it over; subscriptions of other kinds are not filtered."""
+def test_a_message_for_a_key_goes_only_to_that_keys_followers() -> None:
+    """Other followers skip it; subscriptions of other kinds are not filtered."""
     drive = Drive()
     mine, yours = follow(drive, "a"), follow(drive, "a", OTHER_KEY)
     subscribed = drive.subscribe("a")
     addressed = qumbed(drive, "a", b"addressed", to=OTHER_KEY)
-    everybodys = qumbed(drive, "a", b"everybody's")
+    broadcast = qumbed(drive, "a", b"broadcast")
     drive.commit()
 
-    assert (1, 2) == (addressed.routed, everybodys.routed)
-    assert [b"everybody's"] == take(mine)
-    assert [b"addressed", b"everybody's"] == take(yours)
-    assert [addressed.id, everybodys.id] == drive.poll_ids(subscribed, 2)
+    assert (1, 2) == (addressed.routed, broadcast.routed)
+    assert [b"broadcast"] == take(mine)
+    assert [b"addressed", b"broadcast"] == take(yours)
+    assert [addressed.id, broadcast.id] == drive.poll_ids(subscribed, 2)
 
 
-def test_whom_a_message_is_for_is_read_back_from_the_log() -> None:
-    """What waits in the log is filtered by the same rule as what does not."""
+def test_the_recipient_is_read_back_from_the_log() -> None:
+    """Messages that waited in the log are filtered by the same rule."""
     drive = Drive()
     mine, yours = follow(drive, "a"), follow(drive, "a", OTHER_KEY)
     mine.room_bytes = yours.room_bytes = 0
@@ -113,8 +110,8 @@ def test_whom_a_message_is_for_is_read_back_from_the_log() -> None:
     assert [b"first", b"addressed", b"last"] == take(yours)
 
 
-def test_a_header_of_that_name_means_nothing_on_another_strand() -> None:
-    """Only a Qumbed publisher addresses a key."""
+def test_the_recipient_header_means_nothing_on_another_strand() -> None:
+    """Only a Qumbed publisher can address a key."""
     drive = Drive()
     peer = follow(drive, "a")
     peer.room_bytes = 0
@@ -131,8 +128,8 @@ def test_a_header_of_that_name_means_nothing_on_another_strand() -> None:
     assert [b"vibe"] == take(peer)
 
 
-def test_everybody_gets_everything_when_the_settings_say_so() -> None:
-    """`route_all` is the original's way."""
+def test_route_all_delivers_to_every_follower() -> None:
+    """With it, the recipient key is ignored, as in the original protocol."""
     drive = Drive(Settings(qumbed_route_all=True))
     peer = follow(drive, "a")
     message = qumbed(drive, "a", to=OTHER_KEY)
@@ -143,7 +140,7 @@ def test_everybody_gets_everything_when_the_settings_say_so() -> None:
 
 @pytest.mark.parametrize("has_room", [True, False])
 def test_without_a_gateway_only_sealed_messages_are_pushed(has_room: bool) -> None:
-    """A box needs a sender; JSON is none, however long."""
+    """A box needs a sender, and JSON is no box, however long."""
     drive = Drive(Settings(qumbed_gateway_off=True))
     peer = follow(drive, "a")
     peer.room_bytes = ROOM_BYTES if has_room else 0
@@ -158,8 +155,8 @@ def test_without_a_gateway_only_sealed_messages_are_pushed(has_room: bool) -> No
     assert ([BOX], 1) == (take(peer), sealed.routed)
 
 
-def test_a_dead_letter_is_for_whom_its_message_was() -> None:
-    """The letter has the same recipient, at hand and read back."""
+def test_a_dead_letter_keeps_its_messages_recipient() -> None:
+    """Both when it is pushed directly and when it is read back."""
     drive = Drive(Settings(max_retries=1))
     subscribed = drive.subscribe("a")
     mine, yours = follow(drive, "dlq.a"), follow(drive, "dlq.a", OTHER_KEY)
@@ -175,11 +172,11 @@ def test_a_dead_letter_is_for_whom_its_message_was() -> None:
     assert ([], [b"x"], [b"x"]) == (take(mine), take(yours), take(late))
 
 
-# Messages that live in memory only, and those whose time is over.
+# Memory-only and expired messages.
 
 
 def test_a_memory_only_message_is_pushed_at_once_or_dropped_and_counted() -> None:
-    """It waits nowhere, and overtakes what waits in the log."""
+    """It does not wait, and overtakes messages that wait in the log."""
     drive = Drive()
     peer = follow(drive, "a")
     drive.publish("a", b"now", qos=0)
@@ -194,8 +191,8 @@ def test_a_memory_only_message_is_pushed_at_once_or_dropped_and_counted() -> Non
     assert 1 == drive.broker.stats.dropped.overflow
 
 
-def test_a_memory_only_message_counts_those_it_was_pushed_to() -> None:
-    """Who has no room, or is not meant, does not get it."""
+def test_a_memory_only_message_counts_the_followers_that_got_it() -> None:
+    """A follower without room or with another key does not get it."""
     drive = Drive()
     follow(drive, "a")
     follow(drive, "a").room_bytes = 0
@@ -207,16 +204,16 @@ def test_a_memory_only_message_counts_those_it_was_pushed_to() -> None:
     assert (1, 1) == (message.routed, drive.broker.stats.dropped.overflow)
 
 
-def test_what_has_expired_is_passed_over_and_counted() -> None:
-    """While it is committed, in the log, and when it was never stored."""
+def test_expired_messages_are_skipped_and_counted() -> None:
+    """Whether they expire before the commit, in the log, or were never stored."""
     drive = Drive()
     peer = follow(drive, "a")
     drive.publish("a", b"slow commit", ttl_us=5 * MS)
     drive.now_us += 5 * MS
     drive.commit()
-    over = drive.message("a", qos=0)
-    over.expires_us = drive.now_us
-    drive.broker.publish(over, drive.now_us)
+    expired = drive.message("a", qos=0)
+    expired.expires_us = drive.now_us
+    drive.broker.publish(expired, drive.now_us)
     peer.room_bytes = 0
     drive.publish("a", b"waits too long", ttl_us=5 * MS)
     drive.publish("a", b"lasts", ttl_us=50 * MS)
@@ -232,7 +229,7 @@ def test_what_has_expired_is_passed_over_and_counted() -> None:
 
 
 def test_a_second_subscribe_with_another_key_replaces_the_first() -> None:
-    """What the first was given and has not been sent is not sent under the other key."""
+    """Unsent deliveries of the first are not sent under the other key."""
     drive = Drive()
     peer = follow(drive, "a")
     qumbed(drive, "a", b"unsent", to=KEY)
@@ -247,7 +244,7 @@ def test_a_second_subscribe_with_another_key_replaces_the_first() -> None:
 
 
 def test_a_second_subscribe_with_the_same_key_changes_nothing() -> None:
-    """Its place is kept, so that nothing is missed and nothing comes twice."""
+    """It keeps its position, so nothing is missed or repeated."""
     drive = Drive()
     peer = follow(drive, "a")
     first = follower_of(peer)
@@ -262,8 +259,8 @@ def test_a_second_subscribe_with_the_same_key_changes_nothing() -> None:
     assert payloads(2) == take(peer)
 
 
-def test_who_has_unsubscribed_gets_nothing_more() -> None:
-    """Nothing is left of it, nor what it was given and was not sent; others go on."""
+def test_an_unsubscribed_follower_gets_nothing_more() -> None:
+    """Its unsent deliveries are dropped; other followers are not affected."""
     drive = Drive()
     peer = follow(drive, "a")
     follow(drive, "b", peer=peer)
@@ -280,8 +277,8 @@ def test_who_has_unsubscribed_gets_nothing_more() -> None:
     assert 1 == drive.broker.subscription_count()
 
 
-def test_the_end_of_one_that_was_being_read_for_lets_the_next_read() -> None:
-    """What was read for it goes nowhere."""
+def test_unsubscribing_during_a_read_lets_the_next_follower_read() -> None:
+    """The messages read are discarded."""
     drive = Drive()
     peer = peer_of("ada")
     for name in ("a", "b"):
@@ -299,21 +296,18 @@ def test_the_end_of_one_that_was_being_read_for_lets_the_next_read() -> None:
     assert [b"b"] == take(peer)
 
 
-def test_a_read_that_was_not_asked_yet_ends_with_its_follower() -> None:
-    """Whoever is gone needs no reading."""
+def test_a_follower_that_leaves_cancels_its_read() -> None:
+    """The read had not been requested from the log yet."""
     drive = Drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 1)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 1)
     leave(drive, peer)
 
     assert [] == drive.log.reads
 
 
-def test_a_peer_that_is_gone_leaves_nothing_behind() -> None:
-    """No follower, no record, nothing that it was given."""
+def test_a_disconnected_peer_leaves_nothing_behind() -> None:
+    """No follower, no record, no deliveries."""
     drive = Drive()
     peer = follow(drive, "a")
     follow(drive, "b", peer=peer)
@@ -329,7 +323,7 @@ def test_a_peer_that_is_gone_leaves_nothing_behind() -> None:
 
 
 def test_followers_count_as_subscriptions_of_their_topic() -> None:
-    """An operator sees them, and the bound on subscriptions holds for them."""
+    """Operators see them, and the limit on subscriptions includes them."""
     drive = Drive()
     drive.subscribe("a")
     follow(drive, "a")
@@ -342,7 +336,7 @@ def test_followers_count_as_subscriptions_of_their_topic() -> None:
 
 
 def test_retention_waits_for_a_follower_that_is_behind() -> None:
-    """And for what its peer was given and has not taken."""
+    """It waits for unsent deliveries too."""
     drive = Drive()
     peer = follow(drive, "a")
     first, second = drive.publish_many("a", 2)
@@ -358,8 +352,8 @@ def test_retention_waits_for_a_follower_that_is_behind() -> None:
     assert third == drive.broker.needed_id()
 
 
-def test_a_peer_that_follows_nothing_is_let_go_as_ever() -> None:
-    """Other strands' peers have deliveries of their own."""
+def test_a_peer_that_follows_nothing_can_be_detached() -> None:
+    """Peers of other strands have no followers."""
     drive = Drive()
     peer = Peer()
     drive.broker.resume(peer, drive.now_us)

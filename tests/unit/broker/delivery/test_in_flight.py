@@ -1,4 +1,4 @@
-"""Open tags, and who may have what comes back."""
+"""Open tags, and which consumer may take a returned message."""
 
 from braidmq.broker.delivery.channels import Entry, InFlight, Peer
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
@@ -17,8 +17,8 @@ def entry_of(message_id: int) -> Entry:
     return Entry(SUBSCRIPTION, message, message_id - 1)
 
 
-def test_what_is_with_consumers_is_counted_in_messages_and_bytes() -> None:
-    """A tag stays open when its message is with nobody."""
+def test_messages_and_bytes_in_flight_are_counted() -> None:
+    """A tag stays open when no consumer holds its message."""
     in_flight = InFlight()
     first, second = entry_of(1), entry_of(2)
     in_flight.add(first)
@@ -32,7 +32,7 @@ def test_what_is_with_consumers_is_counted_in_messages_and_bytes() -> None:
 
 
 def test_a_closed_tag_is_unknown() -> None:
-    """There is nothing to find once it is settled."""
+    """It cannot be found once it is settled."""
     in_flight = InFlight()
     in_flight.add(entry_of(1))
     in_flight.remove(1)
@@ -41,8 +41,8 @@ def test_a_closed_tag_is_unknown() -> None:
     assert 0 == len(in_flight)
 
 
-def test_the_oldest_comes_back_first() -> None:
-    """In id order, whatever the order in which they were given back."""
+def test_the_oldest_returned_message_is_taken_first() -> None:
+    """In id order, in whatever order they were returned."""
     in_flight = InFlight()
     for message_id in (5, 2, 9):
         in_flight.give_back(entry_of(message_id), last_chance=False)
@@ -52,8 +52,8 @@ def test_the_oldest_comes_back_first() -> None:
     assert taken[-1] is None
 
 
-def test_a_last_chance_is_only_for_who_holds_nothing() -> None:
-    """A busy consumer gets the others; an idle one gets the last chance first."""
+def test_a_last_chance_is_only_for_an_idle_consumer() -> None:
+    """A busy consumer takes the others; an idle one takes the last chance first."""
     in_flight = InFlight()
     in_flight.give_back(entry_of(1), last_chance=False)
     alone = entry_of(2)
@@ -70,8 +70,8 @@ def test_a_last_chance_is_only_for_who_holds_nothing() -> None:
     assert 3 == rest.id
 
 
-def test_a_message_that_was_settled_while_it_waited_is_passed_over() -> None:
-    """An acknowledgement after the timer put the message back is honoured."""
+def test_a_message_settled_while_it_waited_is_skipped() -> None:
+    """An acknowledgement that comes after the timeout is honoured."""
     in_flight = InFlight()
     in_flight.give_back(entry_of(1), last_chance=False)
     in_flight.give_back(entry_of(2), last_chance=True)
@@ -84,8 +84,8 @@ def test_a_message_that_was_settled_while_it_waited_is_passed_over() -> None:
     assert 0 == len(in_flight.returned) + len(in_flight.last_chances)
 
 
-def test_a_last_chance_that_waits_can_be_seen() -> None:
-    """Looking does not take it."""
+def test_looking_at_a_last_chance_does_not_take_it() -> None:
+    """A second look finds it again."""
     in_flight = InFlight()
     waiting = entry_of(4)
     in_flight.give_back(waiting, last_chance=True)
@@ -94,8 +94,8 @@ def test_a_last_chance_that_waits_can_be_seen() -> None:
     assert waiting is in_flight.last_chance()
 
 
-def test_what_is_listed_twice_is_taken_once() -> None:
-    """It was taken back, closed, and opened again while its old place was still in the list."""
+def test_an_entry_listed_twice_is_taken_once() -> None:
+    """It was returned, closed, and returned again while still listed."""
     in_flight = InFlight()
     entry = entry_of(1)
     in_flight.give_back(entry, last_chance=False)
@@ -108,8 +108,8 @@ def test_what_is_listed_twice_is_taken_once() -> None:
     assert in_flight.take_returned(consumer_is_idle=True) is None
 
 
-def test_what_a_timer_keeps_apart_is_nobodys() -> None:
-    """It is open, and not in line, though its old place is still in the list."""
+def test_a_delayed_entry_is_not_available() -> None:
+    """It is open but may not be taken, although it is still listed."""
     in_flight = InFlight()
     entry = entry_of(1)
     in_flight.give_back(entry, last_chance=True)
@@ -119,22 +119,22 @@ def test_what_a_timer_keeps_apart_is_nobodys() -> None:
     assert entry is in_flight.oldest_unheld()
 
 
-def test_the_oldest_that_nobody_holds() -> None:
-    """In line, a last chance, or kept apart: the id decides."""
+def test_the_oldest_unheld_entry_is_found() -> None:
+    """Returned or a last chance: the lowest id wins."""
     in_flight = InFlight()
     held, second, third = entry_of(1), entry_of(2), entry_of(3)
     held.consumer = Consumer(Peer(), SUBSCRIPTION)
     in_flight.add(held)
-    nobody = in_flight.oldest_unheld()
+    before = in_flight.oldest_unheld()
     in_flight.give_back(third, last_chance=False)
     in_flight.give_back(second, last_chance=True)
 
-    assert nobody is None
+    assert before is None
     assert second is in_flight.oldest_unheld()
 
 
-def test_a_last_chance_is_not_taken_by_its_old_place() -> None:
-    """It was in line with others before, was put off, and has one chance left now."""
+def test_a_last_chance_is_not_taken_through_its_old_listing() -> None:
+    """It was listed among the others before it came to its last chance."""
     in_flight = InFlight()
     entry = entry_of(1)
     in_flight.give_back(entry, last_chance=False)

@@ -1,4 +1,4 @@
-"""A subscription is a lease: what renews it, and how it ends. Restarts: test_state.py."""
+"""Subscription leases: what renews one, and how it ends. For restarts see test_state.py."""
 
 from braidmq.broker import records
 from braidmq.broker.broker import MAINTENANCE_US
@@ -6,18 +6,18 @@ from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import Drive, S
 
 
-def test_a_lease_ends_when_nobody_comes() -> None:
-    """With a record and a count; the shorter one is that of QoS 0."""
+def test_an_unused_lease_ends() -> None:
+    """The end is recorded and counted; the lease of a QoS 0 subscription is shorter."""
     drive = Drive(Settings(lease_us=60 * S, lease_qos0_us=20 * S))
     drive.subscribe("a")
     drive.subscribe("a", qos=0)
     drive.advance(20 * S + MAINTENANCE_US)
 
     assert [1] == list(drive.broker.subscriptions.by_id)
-    assert [2] == [over.subscription_id for over in drive.broker.take_leases_over()]
+    assert [2] == [lease.subscription_id for lease in drive.broker.take_leases_over()]
     drive.advance(40 * S)
     assert {} == drive.broker.subscriptions.by_id
-    assert [1] == [over.subscription_id for over in drive.broker.take_leases_over()]
+    assert [1] == [lease.subscription_id for lease in drive.broker.take_leases_over()]
     assert [] == drive.broker.take_leases_over()
     drive.commit()
     ends = [records.read_unsubscribe(r) for r in drive.log.records if r[0] == 4]
@@ -26,7 +26,7 @@ def test_a_lease_ends_when_nobody_comes() -> None:
 
 
 def test_use_renews_the_lease() -> None:
-    """POLL, ACK and CREDIT, also one of nothing."""
+    """POLL, ACK and CREDIT count as use, even a CREDIT of 0."""
     drive = Drive(Settings(lease_us=10 * S))
     consumer = drive.subscribe("a")
     for use in (
@@ -41,8 +41,8 @@ def test_use_renews_the_lease() -> None:
     assert [1] == list(drive.broker.subscriptions.by_id)
 
 
-def test_held_credit_is_use() -> None:
-    """Until it is used up or its holder goes."""
+def test_outstanding_credit_renews_the_lease() -> None:
+    """Until it is used up or voided."""
     drive = Drive(Settings(lease_us=10 * S))
     consumer = drive.subscribe("a")
     drive.credit(consumer, 1)
@@ -55,7 +55,7 @@ def test_held_credit_is_use() -> None:
 
 
 def test_no_lease_ends_while_the_log_is_full() -> None:
-    """Its record would be refused; it ends when there is room."""
+    """The log would refuse its record; it ends once there is room."""
     drive = Drive(Settings(lease_us=10 * S))
     drive.subscribe("a")
     drive.refuse()

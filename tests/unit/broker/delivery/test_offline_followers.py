@@ -1,4 +1,4 @@
-"""Followers that outlive their peers: away, and taken up again."""
+"""Followers that outlive their connections: offline, and resumed."""
 
 from braidmq.broker import records
 from braidmq.broker.broker import MAINTENANCE_US
@@ -7,6 +7,7 @@ from tests.unit.broker.following import (
     KEY,
     OFFLINE_US,
     OTHER_KEY,
+    fall_behind,
     follow,
     follower_of,
     give_room,
@@ -21,28 +22,28 @@ def kinds(drive: Drive) -> list[int]:
     return [record[0] for record in drive.log.records]
 
 
-# Away and back.
+# Offline and back.
 
 
 def test_a_follower_counts_once_its_record_is_committed() -> None:
-    """Only messages behind that record belong to it."""
+    """Only messages after that record belong to it."""
     drive = offline_drive()
     peer = peer_of("ada")
     drive.publish("a", b"before")
-    given = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    record_id = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     again = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     drive.publish("a", b"behind it")
     drive.publish("a", b"memory only, too early", qos=0)
     drive.commit()
 
-    assert (2, 2) == (given, again)
+    assert (2, 2) == (record_id, again)
     assert 0 == drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     assert [records.MESSAGE, records.FOLLOW, records.MESSAGE] == kinds(drive)[:3]
     assert [b"behind it"] == take(peer)
 
 
-def test_who_returns_with_the_same_key_gets_what_it_missed() -> None:
-    """In order, what was for it only, and then what comes."""
+def test_a_returning_follower_gets_what_it_missed() -> None:
+    """In order, only its own messages, and then new ones."""
     drive = offline_drive()
     peer = follow(drive, "a")
     drive.publish("a", b"had")
@@ -55,17 +56,17 @@ def test_who_returns_with_the_same_key_gets_what_it_missed() -> None:
     drive.publish("a", b"memory only", qos=0)
     drive.commit()
     back = peer_of("ada")
-    given = drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
+    record_id = drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
     drive.serve_reads()
     drive.publish("a", b"new")
     drive.commit()
 
-    assert (0, 0) == (given, missed.routed)
+    assert (0, 0) == (record_id, missed.routed)
     assert [b"missed", b"mine", b"new"] == take(back)
 
 
-def test_who_missed_nothing_goes_on_at_once() -> None:
-    """What was passed over meanwhile needs no reading."""
+def test_a_follower_that_missed_nothing_resumes_without_a_read() -> None:
+    """Messages for other keys need not be read."""
     drive = offline_drive()
     leave(drive, follow(drive, "a"))
     qumbed(drive, "a", b"another's", to=OTHER_KEY)
@@ -76,8 +77,8 @@ def test_who_missed_nothing_goes_on_at_once() -> None:
     assert ([b"0"], []) == (take(back), drive.log.reads)
 
 
-def test_another_key_or_principal_has_a_place_of_its_own() -> None:
-    """What somebody missed is nobody else's."""
+def test_another_key_principal_or_topic_is_a_separate_follower() -> None:
+    """None of them gets what the offline follower missed."""
     drive = offline_drive()
     leave(drive, follow(drive, "a"))
     drive.publish_many("a", 1)
@@ -89,8 +90,8 @@ def test_another_key_or_principal_has_a_place_of_its_own() -> None:
     assert 4 == drive.broker.subscription_count()
 
 
-def test_what_was_not_taken_when_a_peer_went_is_still_to_come() -> None:
-    """Handing over settles a message, and these bytes never left."""
+def test_unsent_deliveries_are_repeated_after_a_reconnect() -> None:
+    """Sending a message settles it, and these were never sent."""
     drive = offline_drive()
     peer = follow(drive, "a")
     drive.publish_many("a", 4)
@@ -102,14 +103,11 @@ def test_what_was_not_taken_when_a_peer_went_is_still_to_come() -> None:
     assert [] == peer.deliveries
 
 
-def test_a_read_on_its_way_when_a_peer_goes_is_not_lost() -> None:
-    """It comes to whoever has the place then, or to nobody."""
+def test_a_disconnect_during_a_read_loses_and_repeats_nothing() -> None:
+    """The answer to the old read is discarded after the follower resumes."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 2)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 2)
     drive.requests = drive.broker.take_reads(drive.now_us)
     (early,) = drive.requests
     drive.broker.detach(peer, drive.now_us)
@@ -123,28 +121,22 @@ def test_a_read_on_its_way_when_a_peer_goes_is_not_lost() -> None:
     assert [] == take(back)
 
 
-def test_a_read_that_was_never_made_is_made_for_who_returns() -> None:
-    """The peer went before the log was asked."""
+def test_a_read_cancelled_by_a_disconnect_is_made_after_the_reconnect() -> None:
+    """The peer disconnected before the log was asked."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 1)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 1)
     drive.broker.detach(peer, drive.now_us)
     drive.serve_reads()
 
     assert [b"0"] == take(follow(drive, "a"))
 
 
-def test_what_was_read_twice_is_handed_out_once() -> None:
-    """A read for the peer before may come after one for the peer of now."""
+def test_messages_read_twice_are_delivered_once() -> None:
+    """The answer to a read for the previous connection may come late."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 0
-    drive.publish_many("a", 3)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
+    fall_behind(drive, peer, 3)
     (early,) = drive.broker.take_reads(drive.now_us)
     drive.broker.detach(peer, drive.now_us)
     back = peer_of("ada")
@@ -158,16 +150,13 @@ def test_what_was_read_twice_is_handed_out_once() -> None:
     assert ([b"0"], [b"1", b"2"]) == (first, take(back))
 
 
-def test_what_was_read_beyond_a_place_that_was_set_back_is_not_used() -> None:
-    """Between the two lies what its last peer did not take."""
+def test_a_read_beyond_the_reset_position_is_discarded() -> None:
+    """Using it would skip what the last connection did not send."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    peer.room_bytes = 1
-    drive.publish_many("a", 3)
-    peer.room_bytes = ROOM_BYTES
-    drive.broker.resume(peer, drive.now_us)
-    (early,) = drive.broker.take_reads(drive.now_us)  # from the second message on
-    drive.broker.detach(peer, drive.now_us)  # and the first was not taken
+    fall_behind(drive, peer, 3, room_bytes=1)
+    (early,) = drive.broker.take_reads(drive.now_us)  # starts at the second message
+    drive.broker.detach(peer, drive.now_us)  # the first was not sent
     back = peer_of("ada")
     drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
     found, reached_id = drive.log.read(early)
@@ -178,8 +167,8 @@ def test_what_was_read_beyond_a_place_that_was_set_back_is_not_used() -> None:
     assert ([], [b"0", b"1", b"2"]) == (before, take(back))
 
 
-def test_a_place_is_kept_for_so_long_and_no_longer() -> None:
-    """It counts from when the peer went; the end is recorded and counted."""
+def test_an_offline_follower_ends_after_the_configured_time() -> None:
+    """The time counts from the disconnect; the end is recorded and counted."""
     drive = offline_drive()
     peer = follow(drive, "a")
     drive.advance(2 * OFFLINE_US)
@@ -192,14 +181,14 @@ def test_a_place_is_kept_for_so_long_and_no_longer() -> None:
 
     assert (1, 0) == (before, drive.broker.subscription_count())
     assert 1 == drive.broker.stats.leases_ended
-    assert ["a"] == [over.topic for over in drive.broker.take_leases_over()]
+    assert ["a"] == [lease.topic for lease in drive.broker.take_leases_over()]
     assert records.UNSUBSCRIBE == kinds(drive)[-1]
     drive.restart()
     assert 0 == drive.broker.subscription_count()
 
 
-def test_no_place_ends_while_the_log_is_full() -> None:
-    """Its end could not be recorded."""
+def test_no_offline_follower_ends_while_the_log_is_full() -> None:
+    """The log would refuse the record of its end."""
     drive = offline_drive()
     leave(drive, follow(drive, "a"))
     drive.refuse()
@@ -211,23 +200,23 @@ def test_no_place_ends_while_the_log_is_full() -> None:
     assert (1, 0) == (while_full, drive.broker.subscription_count())
 
 
-def test_unsubscribing_ends_the_place_for_good() -> None:
-    """It was asked for: nobody is away then, and a restart finds nobody."""
+def test_unsubscribing_ends_the_follower_for_good() -> None:
+    """It is not kept offline, and a restart does not restore it."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    given = drive.broker.followers.unfollow(peer, drive.topic("a"))
+    record_id = drive.broker.followers.unfollow(peer, drive.topic("a"))
     drive.commit()
     leave(drive, peer)
     drive.publish_many("a", 1)
     drive.restart()
 
-    assert 2 == given
+    assert 2 == record_id
     assert [records.FOLLOW, records.UNSUBSCRIBE, records.MESSAGE] == kinds(drive)
     assert [] == take(follow(drive, "a"))
 
 
-def test_unsubscribing_before_the_commit_leaves_nothing() -> None:
-    """Nor does the commit bring it back."""
+def test_unsubscribing_before_the_commit_leaves_no_follower() -> None:
+    """The commit does not bring it back."""
     drive = offline_drive()
     peer = peer_of("ada")
     drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
@@ -239,23 +228,23 @@ def test_unsubscribing_before_the_commit_leaves_nothing() -> None:
     assert 0 == drive.broker.subscription_count()
 
 
-def test_who_goes_before_the_commit_has_a_place_all_the_same() -> None:
-    """And who comes back before it takes up that one."""
+def test_a_follower_whose_peer_leaves_before_the_commit_is_kept() -> None:
+    """A peer that returns before the commit resumes it."""
     drive = offline_drive()
     peer = peer_of("ada")
-    given = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
+    record_id = drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
     drive.broker.detach(peer, drive.now_us)
     back = peer_of("ada")
     again = drive.broker.followers.follow(back, drive.topic("a"), KEY, drive.now_us)
     drive.publish_many("a", 1)
 
-    assert given == again == follower_of(back).id
+    assert record_id == again == follower_of(back).id
     assert [b"0"] == take(back)
     assert 1 == drive.broker.subscription_count()
 
 
-def test_a_follower_that_the_log_refused_is_none() -> None:
-    """It may come again when there is room."""
+def test_a_refused_follower_does_not_exist() -> None:
+    """Its peer may follow again once there is room."""
     drive = offline_drive()
     peer = peer_of("ada")
     drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
@@ -273,11 +262,11 @@ def test_a_follower_that_the_log_refused_is_none() -> None:
     assert [b"0"] == take(peer)
 
 
-# Several with one key.
+# Several followers with one key.
 
 
-def test_two_streams_with_one_key_get_everything_each() -> None:
-    """While both are there they are two."""
+def test_two_connections_with_one_key_both_get_everything() -> None:
+    """While both are connected they are separate followers."""
     drive = offline_drive()
     one, two = follow(drive, "a"), follow(drive, "a")
     drive.publish_many("a", 1)
@@ -285,8 +274,8 @@ def test_two_streams_with_one_key_get_everything_each() -> None:
     assert ([b"0"], [b"0"]) == (take(one), take(two))
 
 
-def test_a_place_whose_twin_is_there_ends_when_nothing_was_missed() -> None:
-    """A client that reconnects early leaves no old place behind to be taken up later."""
+def test_a_follower_with_a_connected_twin_ends_if_it_missed_nothing() -> None:
+    """A client that reconnects early leaves no old follower behind."""
     drive = offline_drive()
     old, new = follow(drive, "a"), follow(drive, "a")
     drive.publish_many("a", 1)
@@ -302,8 +291,8 @@ def test_a_place_whose_twin_is_there_ends_when_nothing_was_missed() -> None:
     assert 1 == drive.broker.subscription_count()
 
 
-def test_a_place_does_not_end_before_its_twin_counts() -> None:
-    """A message between the two records is the old one's only."""
+def test_a_follower_does_not_end_before_its_twin_is_committed() -> None:
+    """A message between the two records belongs only to the old one."""
     drive = offline_drive()
     old, new = follow(drive, "a"), peer_of("ada")
     drive.publish("a", b"between")
@@ -314,14 +303,14 @@ def test_a_place_does_not_end_before_its_twin_counts() -> None:
     assert [b"between"] == take(follow(drive, "a"))
 
 
-def test_of_several_places_the_one_that_missed_most_is_taken_up() -> None:
-    """The others are of no use any more, and end."""
+def test_the_offline_follower_that_missed_most_is_resumed() -> None:
+    """The others are redundant and end."""
     drive = offline_drive()
     slow = follow(drive, "a")
     slow.room_bytes = 0
     drive.publish_many("a", 2)
     quick = follow(drive, "a")
-    quick.room_bytes = 0  # and so it has not taken over what the slow one missed
+    quick.room_bytes = 0  # so it has not taken over what the slow one missed
     leave(drive, slow)
     leave(drive, quick)
     before = drive.broker.subscription_count()
@@ -331,8 +320,8 @@ def test_of_several_places_the_one_that_missed_most_is_taken_up() -> None:
     assert (2, 1) == (before, drive.broker.subscription_count())
 
 
-def test_who_comes_back_before_its_end_was_noticed_gets_what_never_arrived() -> None:
-    """A device changes its network: the old connection still looks as if it were there."""
+def test_a_client_that_reconnects_early_gets_what_never_arrived() -> None:
+    """A device changed networks, and the old connection still seems open."""
     drive = offline_drive()
     lost = follow(drive, "a")
     lost.room_bytes = 0
@@ -342,7 +331,7 @@ def test_who_comes_back_before_its_end_was_noticed_gets_what_never_arrived() -> 
     found = take(back)
     drive.publish_many("a", 1)
     found += take(back)
-    leave(drive, lost)  # only now it is noticed
+    leave(drive, lost)  # noticed only now
 
     assert [b"0", b"1", b"0"] == found
     assert 1 == drive.broker.subscription_count()
@@ -350,15 +339,15 @@ def test_who_comes_back_before_its_end_was_noticed_gets_what_never_arrived() -> 
     assert [] == take(follow(drive, "a"))
 
 
-def test_a_place_that_is_taken_over_later_ends_then() -> None:
-    """Else it held the log back, and all of it came again at the next return."""
+def test_an_offline_follower_ends_once_its_twin_has_caught_up() -> None:
+    """Otherwise it would hold the log back, and the next return would repeat everything."""
     drive = offline_drive()
     lost = follow(drive, "a")
     lost.room_bytes = 0
     drive.publish_many("a", 3)
     back = follow(drive, "a")
     back.room_bytes = 0
-    leave(drive, lost)  # before the other one has what it missed
+    leave(drive, lost)  # before the other one has caught up
     between = drive.broker.subscription_count()
     back.room_bytes = 1 << 20
     drive.broker.resume(back, drive.now_us)
@@ -371,20 +360,20 @@ def test_a_place_that_is_taken_over_later_ends_then() -> None:
     assert drive.broker.committed_id + 1 == drive.broker.needed_id()
 
 
-# What others see of it.
+# Other features.
 
 
-def test_nobody_polls_a_follower() -> None:
-    """Its id is no subscription's that Blip could consume."""
+def test_a_follower_cannot_be_polled() -> None:
+    """Its id is not that of a Blip subscription."""
     drive = offline_drive()
     peer = follow(drive, "a")
-    given = follower_of(peer).id
+    follower_id = follower_of(peer).id
 
-    assert drive.broker.subscriptions.attach(peer, given) is None
+    assert drive.broker.subscriptions.attach(peer, follower_id) is None
 
 
-def test_retention_waits_for_who_is_away() -> None:
-    """Until it has come back, or its time is over."""
+def test_retention_waits_for_an_offline_follower() -> None:
+    """Until it has returned and caught up."""
     drive = offline_drive()
     leave(drive, follow(drive, "a"))
     (missed,) = drive.publish_many("a", 1)
@@ -397,8 +386,8 @@ def test_retention_waits_for_who_is_away() -> None:
     assert drive.broker.committed_id + 1 == drive.broker.needed_id()
 
 
-def test_who_is_away_costs_a_place_and_no_memory_for_messages() -> None:
-    """Whatever comes, and also when it comes back without room."""
+def test_an_offline_follower_holds_no_messages_in_memory() -> None:
+    """However many are published, and also when it returns without room."""
     drive = offline_drive()
     leave(drive, follow(drive, "a"))
     drive.publish_many("a", 50)

@@ -1,4 +1,4 @@
-"""How all that waits in a queue ends at once, and what does not."""
+"""Purges: which messages of a queue they end, and which they leave."""
 
 import pytest
 
@@ -8,16 +8,13 @@ from braidmq.broker.policy import (
     FAN_OUT_WITHOUT_ACK,
     PRIORITY_BASED,
     ROUND_ROBIN,
-    Policy,
 )
 from braidmq.broker.settings import Settings
-from tests.unit.broker.drive import Drive, S, entries_of
+from tests.unit.broker.drive import Drive, S, entries_of, policy_of
 
 
 def declared(drive: Drive, mode: int = ROUND_ROBIN, *, durable: bool = True) -> Queue:
-    policy = Policy()
-    policy.mode, policy.durable = mode, durable
-    return drive.declare("q", policy)
+    return drive.declare("q", policy_of(mode=mode, durable=durable))
 
 
 def facts(queue: Queue) -> tuple[int, int]:
@@ -28,8 +25,8 @@ def purge(drive: Drive, queue: Queue) -> int:
     return drive.broker.queues.purge(queue, drive.now_us)
 
 
-def test_purging_ends_what_waits_and_not_what_is_in_flight() -> None:
-    """At hand, put off, and in the log; also after a restart."""
+def test_a_purge_ends_waiting_messages_but_not_those_in_flight() -> None:
+    """In memory, delayed and in the log; they stay purged after a restart."""
     drive = Drive(Settings(window=2))
     queue = declared(drive)
     drive.publish_many("q", 10)
@@ -51,8 +48,8 @@ def test_purging_ends_what_waits_and_not_what_is_in_flight() -> None:
 
 @pytest.mark.parametrize("mode", [ROUND_ROBIN, PRIORITY_BASED, FAN_OUT_WITH_ACK])
 @pytest.mark.parametrize("window", [1, 64])
-def test_without_consumers_all_of_it_goes(mode: int, window: int) -> None:
-    """In every mode, for good; what comes afterwards is kept as ever."""
+def test_a_purge_without_consumers_ends_every_message(mode: int, window: int) -> None:
+    """In every mode and for good; later messages are kept as usual."""
     drive = Drive(Settings(window=window))
     queue = declared(drive, mode)
     for number in range(8):
@@ -68,8 +65,8 @@ def test_without_consumers_all_of_it_goes(mode: int, window: int) -> None:
     assert [newest] == drive.pushed_ids(drive.join(drive.queue("q")))
 
 
-def test_every_priority_is_purged_but_what_is_held() -> None:
-    """At hand and in the log."""
+def test_a_purge_covers_every_priority_but_not_held_messages() -> None:
+    """In memory and in the log."""
     drive = Drive(Settings(window=1))
     queue = declared(drive, PRIORITY_BASED)
     ids = [drive.publish("q", priority=number % 4) for number in range(8)]
@@ -84,8 +81,8 @@ def test_every_priority_is_purged_but_what_is_held() -> None:
 
 
 @pytest.mark.parametrize("window", [2, 64])
-def test_what_one_subscriber_of_a_fan_out_holds_stays(window: int) -> None:
-    """Though it waits for others, at hand or in the log: the next one gets it if need be."""
+def test_a_purge_keeps_what_a_fan_out_subscriber_holds(window: int) -> None:
+    """Also if it still waits for others; a later subscriber can get it."""
     drive = Drive(Settings(window=window))
     queue = declared(drive, FAN_OUT_WITH_ACK)
     ada, bob = drive.join(queue, 1), drive.join(queue, 2)
@@ -102,8 +99,8 @@ def test_what_one_subscriber_of_a_fan_out_holds_stays(window: int) -> None:
     assert [2, 3] == drive.pushed_ids(drive.join(drive.queue("q")))
 
 
-def test_what_came_back_to_a_subscriber_is_purged() -> None:
-    """It waits, as what was never handed out does, and its memory is let go of."""
+def test_a_purge_ends_a_subscribers_requeued_messages() -> None:
+    """They wait like undelivered ones, and their memory is freed."""
     drive = Drive()
     queue = declared(drive, FAN_OUT_WITH_ACK)
     consumer = drive.join(queue, 1)
@@ -123,7 +120,7 @@ def test_what_came_back_to_a_subscriber_is_purged() -> None:
 
 @pytest.mark.parametrize("mode", [ROUND_ROBIN, FAN_OUT_WITH_ACK])
 def test_memory_only_messages_are_purged(mode: int) -> None:
-    """Nothing of it is held any more."""
+    """Their memory is freed."""
     drive = Drive()
     queue = declared(drive, mode, durable=False)
     drive.publish("q")
@@ -134,8 +131,8 @@ def test_memory_only_messages_are_purged(mode: int) -> None:
     assert [] == drive.pushed(drive.join(queue))
 
 
-def test_there_is_nothing_to_purge_where_nothing_waits() -> None:
-    """A fan-out without acknowledgement keeps nothing, also while somebody listens."""
+def test_a_purge_of_an_unacknowledged_fan_out_ends_nothing() -> None:
+    """It keeps no messages, even with a subscriber."""
     drive = Drive()
     queue = declared(drive, FAN_OUT_WITHOUT_ACK)
     drive.join(queue)

@@ -1,7 +1,6 @@
-"""How messages get to consumers, and how they expire."""
+"""Pushing messages to consumers, and their expiry."""
 
 from braidmq.broker.broker import DELIVERED, EMPTY, UNKNOWN
-from braidmq.broker.delivery.subscriptions import Consumer
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import (
     CORRELATION_ID,
@@ -13,28 +12,11 @@ from tests.unit.broker.drive import (
     peer_of,
 )
 
-BACKOFF_US = 5 * S
+# Into the window.
 
 
-def consumer_of(drive: Drive, subscription_id: int = 1) -> Consumer:
-    return drive.attach(subscription_id)
-
-
-def deliver_and_lose(drive: Drive, times: int, subscription_id: int = 1) -> list[int]:
-    """Take one message and disconnect, again and again."""
-    taken = []
-    for _ in range(times):
-        consumer = consumer_of(drive, subscription_id)
-        taken.append(drive.poll_id(consumer))
-        drive.disconnect(consumer)
-    return taken
-
-
-# In.
-
-
-def test_messages_come_in_id_order_with_their_id_as_tag() -> None:
-    """The delivery tag of effective QoS 1 is the message id."""
+def test_messages_are_delivered_in_id_order_with_their_id_as_tag() -> None:
+    """The delivery tag at effective QoS 1 is the message id."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 3)
@@ -45,8 +27,8 @@ def test_messages_come_in_id_order_with_their_id_as_tag() -> None:
     assert [b"0", b"1", b"2"] == [d.message.payload for d in taken if d]
 
 
-def test_effective_qos_is_the_lower_of_both() -> None:
-    """Below 1 the correlation id is the POLL's, and nothing stays open."""
+def test_the_effective_qos_is_the_lower_of_both() -> None:
+    """At QoS 0 the correlation id is the POLL's, and no tag stays open."""
     for published, subscribed in [(0, 0), (0, 1), (1, 0)]:
         drive = Drive()
         consumer = drive.subscribe("a", qos=subscribed)
@@ -62,7 +44,7 @@ def test_effective_qos_is_the_lower_of_both() -> None:
 
 
 def test_overflow_drops_the_oldest_memory_only_message() -> None:
-    """Inside a QoS 1 subscription too, where the durable ones stay; it is counted."""
+    """Also in a QoS 1 subscription, where durable messages stay; each drop is counted."""
     drive = Drive(Settings(window=2))
     consumer = drive.subscribe("a")
     durable = drive.publish("a", b"durable")
@@ -79,7 +61,7 @@ def test_overflow_drops_the_oldest_memory_only_message() -> None:
 
 
 def test_memory_only_messages_are_bounded_in_bytes() -> None:
-    """The oldest make room; one always fits, however large."""
+    """The oldest make room; one message always fits, however large."""
     drive = Drive(Settings(window_bytes=100))
     consumer = drive.subscribe("a", qos=0)
     for payload in (40 * b"1", 40 * b"2", 40 * b"3", 500 * b"4"):
@@ -92,7 +74,7 @@ def test_memory_only_messages_are_bounded_in_bytes() -> None:
 
 
 def test_memory_only_messages_are_bounded_over_all_subscriptions() -> None:
-    """The whole broker's budget counts as well."""
+    """The broker's memory budget applies as well."""
     drive = Drive(Settings(memory_bytes=100))
     first, second = drive.subscribe("a", qos=0), drive.subscribe("b", qos=0)
     drive.publish("a", 80 * b"1", qos=0)
@@ -106,8 +88,8 @@ def test_memory_only_messages_are_bounded_over_all_subscriptions() -> None:
     assert 1 == drive.broker.stats.dropped.overflow
 
 
-def test_large_memory_only_messages_cannot_outgrow_the_budget() -> None:
-    """Each subscription may have one large message by itself, but not all of them at once."""
+def test_large_memory_only_messages_cannot_exceed_the_budget() -> None:
+    """One subscription may hold a large message, but not all of them at once."""
     drive = Drive(Settings(memory_bytes=1000, window_bytes=600))
     for number in range(20):
         drive.subscribe(f"t{number}", qos=0)
@@ -120,7 +102,7 @@ def test_large_memory_only_messages_cannot_outgrow_the_budget() -> None:
 
 
 def test_memory_only_and_durable_messages_keep_their_order_of_arrival() -> None:
-    """What arrived first is handed out first."""
+    """The first to arrive is delivered first."""
     drive = Drive()
     consumer = drive.subscribe("a")
     for number, qos in enumerate((1, 0, 1, 0)):
@@ -132,7 +114,7 @@ def test_memory_only_and_durable_messages_keep_their_order_of_arrival() -> None:
 
 
 def test_a_full_window_in_bytes_leaves_the_rest_in_the_log() -> None:
-    """One message always fits; with it the window of 100 bytes is full."""
+    """One message always fits, and fills the window of 100 bytes."""
     drive = Drive(Settings(window_bytes=100))
     consumer = drive.subscribe("a")
     ids = [drive.publish("a", size * b"x") for size in (500, 60, 60, 20)]
@@ -148,8 +130,8 @@ def test_a_full_window_in_bytes_leaves_the_rest_in_the_log() -> None:
     assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
-def test_the_whole_brokers_memory_bounds_the_window() -> None:
-    """A second subscription keeps a place in the log, and reads from there when asked."""
+def test_the_brokers_memory_budget_bounds_the_window() -> None:
+    """A second subscription keeps a position in the log, and reads when polled."""
     drive = Drive(Settings(memory_bytes=100))
     first, second = drive.subscribe("a"), drive.subscribe("b")
     drive.publish("a", 90 * b"1")
@@ -165,13 +147,13 @@ def test_the_whole_brokers_memory_bounds_the_window() -> None:
     assert drive.broker.dispatch.windows.held_bytes <= 100 + 53
 
 
-def test_maintenance_fills_no_windows_that_nobody_reads() -> None:
-    """A laggard without a consumer costs a cursor, however often the broker looks after it."""
+def test_maintenance_does_not_fill_the_windows_of_unread_subscriptions() -> None:
+    """A lagging subscription without a consumer costs only a cursor."""
     drive = Drive(Settings(window=4))
     consumer = drive.subscribe("a")
     drive.publish_many("a", 10)
     drive.disconnect(consumer)
-    drive.restart()  # the window is empty, and the whole backlog behind it
+    drive.restart()  # the window is empty, and the whole backlog is in the log
     for _ in range(3):
         drive.advance(2 * S)
 
@@ -179,11 +161,11 @@ def test_maintenance_fills_no_windows_that_nobody_reads() -> None:
     assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
-# Out.
+# Out of the window.
 
 
-def test_at_most_a_window_is_in_flight() -> None:
-    """At that bound a POLL is silent until one is settled."""
+def test_at_most_one_window_is_in_flight() -> None:
+    """At that limit a POLL finds nothing until one is settled."""
     drive = Drive(Settings(window=4))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 10)
@@ -194,8 +176,8 @@ def test_at_most_a_window_is_in_flight() -> None:
     assert [ids[4], 0] == drive.poll_ids(consumer, 2)
 
 
-def test_a_window_of_bytes_bounds_what_is_in_flight() -> None:
-    """The one that passes the bound is the last until something is settled."""
+def test_the_byte_window_bounds_the_messages_in_flight() -> None:
+    """The one that reaches the limit is the last until another is settled."""
     drive = Drive(Settings(window_bytes=20))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 8)  # of 4 bytes each
@@ -205,8 +187,8 @@ def test_a_window_of_bytes_bounds_what_is_in_flight() -> None:
     assert [ids[5], 0] == drive.poll_ids(consumer, 2)
 
 
-def test_a_backlog_of_thousands_is_read_back_in_pieces() -> None:
-    """Every message comes, once and in order, and a window of four is all that is held."""
+def test_a_backlog_of_thousands_is_read_back_in_parts() -> None:
+    """Every message comes once and in order, and memory holds no more than two windows."""
     drive = Drive(Settings(window=4))
     consumer = drive.subscribe("a")
     ids = []
@@ -223,8 +205,8 @@ def test_a_backlog_of_thousands_is_read_back_in_pieces() -> None:
     assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
-def test_credit_is_pushed_as_messages_come() -> None:
-    """Credits add up, and what is used is used."""
+def test_messages_are_pushed_as_long_as_there_is_credit() -> None:
+    """Credits add up, and each delivery uses one."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 2)
@@ -238,7 +220,7 @@ def test_credit_is_pushed_as_messages_come() -> None:
 
 
 def test_credit_pushes_a_backlog_through_the_window() -> None:
-    """Each acknowledgement brings the next, read back from the log when need be."""
+    """Each acknowledgement brings the next message, read from the log if necessary."""
     drive = Drive(Settings(window=4))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 50)
@@ -253,8 +235,8 @@ def test_credit_pushes_a_backlog_through_the_window() -> None:
     assert ids == seen
 
 
-def test_a_memory_only_push_carries_the_latest_credits_correlation_id() -> None:
-    """There is no POLL that it answers."""
+def test_a_memory_only_push_carries_the_correlation_id_of_the_latest_credit() -> None:
+    """It answers no POLL."""
     drive = Drive()
     consumer = drive.subscribe("a", qos=0)
     drive.broker.credit(consumer, 1, 11, drive.now_us)
@@ -265,10 +247,10 @@ def test_a_memory_only_push_carries_the_latest_credits_correlation_id() -> None:
 
 
 def test_consumers_with_credit_take_turns() -> None:
-    """Several connections on one subscription compete."""
+    """Several connections compete for one subscription."""
     drive = Drive()
     first = drive.subscribe("a")
-    second = consumer_of(drive)
+    second = drive.attach(1)
     drive.credit(first, 10)
     drive.credit(second, 2)
     ids = drive.publish_many("a", 6)
@@ -277,8 +259,8 @@ def test_consumers_with_credit_take_turns() -> None:
     assert [ids[1], ids[3]] == drive.pushed_ids(second)
 
 
-def test_a_peer_without_room_is_not_pushed_to() -> None:
-    """One frame always passes; the rest waits until there is room again."""
+def test_nothing_is_pushed_to_a_peer_without_room() -> None:
+    """One message may exceed the room; the rest waits until there is room again."""
     drive = Drive()
     consumer = drive.subscribe("a")
     idle = drive.subscribe("b", peer=consumer.peer)
@@ -292,8 +274,8 @@ def test_a_peer_without_room_is_not_pushed_to() -> None:
     assert 0 == idle.credit
 
 
-def test_peers_with_something_to_send_are_named_once() -> None:
-    """However much it is."""
+def test_a_peer_with_deliveries_is_touched_once() -> None:
+    """However many there are."""
     drive = Drive()
     consumer = drive.subscribe("a")
     drive.credit(consumer, 3)
@@ -305,11 +287,11 @@ def test_peers_with_something_to_send_are_named_once() -> None:
     assert [] == drive.broker.take_touched()
 
 
-# The end.
+# Expiry and shutdown.
 
 
-def test_an_expired_message_is_not_handed_out() -> None:
-    """Durable or not, waiting or returned; it is counted and dropped."""
+def test_an_expired_message_is_not_delivered() -> None:
+    """Durable or not, waiting or returned, it is dropped and counted."""
     drive = Drive()
     consumer = drive.subscribe("a")
     drive.publish("a", ttl_us=10)
@@ -323,12 +305,12 @@ def test_an_expired_message_is_not_handed_out() -> None:
     drive.commit()
     drive.now_us += 10
 
-    assert [last, 0] == drive.poll_ids(consumer_of(drive), 2)
+    assert [last, 0] == drive.poll_ids(drive.attach(1), 2)
     assert 3 == drive.broker.stats.expired
 
 
-def test_a_message_that_expires_while_it_is_out_ends_when_it_comes_back() -> None:
-    """By its timer, or by the disconnect."""
+def test_a_message_that_expires_in_flight_ends_when_it_is_returned() -> None:
+    """By its timer or by a disconnect."""
     drive = Drive()
     consumer = drive.subscribe("a")
     drive.publish("a", ttl_us=10)
@@ -336,7 +318,7 @@ def test_a_message_that_expires_while_it_is_out_ends_when_it_comes_back() -> Non
     drive.commit()
     drive.poll(consumer)
     drive.advance(1 * S)
-    other = consumer_of(drive)
+    other = drive.attach(1)
     drive.advance(4 * S)
 
     assert 2 == drive.broker.stats.expired
@@ -344,8 +326,8 @@ def test_a_message_that_expires_while_it_is_out_ends_when_it_comes_back() -> Non
     assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
-def test_waiting_messages_expire_without_anyone_asking() -> None:
-    """Once a second the front of each window is looked at."""
+def test_waiting_messages_expire_by_themselves() -> None:
+    """Once a second the broker checks the front of each window."""
     drive = Drive()
     subscription = drive.subscribe("a").subscription
     drive.publish("a", ttl_us=10 * MS)
@@ -357,8 +339,8 @@ def test_waiting_messages_expire_without_anyone_asking() -> None:
     assert (2, 0) == (drive.broker.stats.expired, drive.broker.dispatch.windows.held_bytes)
 
 
-def test_an_expired_acknowledgement_makes_room_for_the_next() -> None:
-    """It is too late, and the place in the window is free."""
+def test_a_late_acknowledgement_of_an_expired_message_makes_room() -> None:
+    """The tag is unknown, but its place in the window is free."""
     drive = Drive(Settings(window=1))
     consumer = drive.subscribe("a")
     expiring = drive.publish("a", ttl_us=10)
@@ -372,8 +354,8 @@ def test_an_expired_acknowledgement_makes_room_for_the_next() -> None:
     assert [following] == drive.pushed_ids(consumer)
 
 
-def test_a_broker_that_is_about_to_end_hands_nothing_out() -> None:
-    """What is out may still be acknowledged."""
+def test_a_stopping_broker_delivers_nothing() -> None:
+    """Messages in flight may still be acknowledged."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 2)
@@ -384,8 +366,8 @@ def test_a_broker_that_is_about_to_end_hands_nothing_out() -> None:
     assert DELIVERED == drive.ack(consumer, ids[0])
 
 
-def test_too_many_topics_put_a_dead_letter_off() -> None:
-    """The message stays open rather than lost when its dead letters may have no topic."""
+def test_too_many_topics_delay_a_dead_letter() -> None:
+    """If its dead-letter topic cannot be created, the message stays open and is not lost."""
     drive = Drive(Settings(max_retries=1))
     name = "n" * 60_000
     consumer = drive.subscribe(name)
@@ -399,8 +381,8 @@ def test_too_many_topics_put_a_dead_letter_off() -> None:
     assert 0 == drive.broker.stats.dead_lettered
 
 
-def test_peers_of_other_subscriptions_keep_what_they_have() -> None:
-    """A peer that leaves gives back what it held of each of its subscriptions."""
+def test_a_disconnect_returns_the_messages_of_all_subscriptions() -> None:
+    """The peer held messages of two subscriptions."""
     drive = Drive()
     first = drive.subscribe("a")
     second = drive.subscribe("b", peer=first.peer)
@@ -417,7 +399,7 @@ def test_peers_of_other_subscriptions_keep_what_they_have() -> None:
 
 
 def test_memory_only_messages_go_to_waiting_consumers_in_turn() -> None:
-    """Each is pushed at once, and the next one to the next consumer."""
+    """Each is pushed at once, to the next consumer."""
     drive = Drive()
     ada = drive.subscribe("a", qos=0)
     again = drive.attach(ada.subscription.id)
@@ -433,7 +415,7 @@ def test_memory_only_messages_go_to_waiting_consumers_in_turn() -> None:
 
 
 def test_a_memory_only_message_waits_for_a_consumer_that_has_no_room() -> None:
-    """It is pushed when there is some."""
+    """It is pushed once there is room."""
     drive = Drive()
     consumer = drive.subscribe("a", qos=0)
     drive.credit(consumer, 5)

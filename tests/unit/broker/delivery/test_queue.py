@@ -1,4 +1,4 @@
-"""Lanes, ledgers and views: what each kind counts."""
+"""Lanes, ledgers and views: what each of them counts."""
 
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
 from braidmq.broker.delivery.channels import NEVER, Entry
@@ -32,8 +32,8 @@ def fan_out() -> tuple[Ledger, View, View]:
     return queue.ledger, views[0], views[1]
 
 
-def test_a_lane_is_not_kept_behind_by_other_priorities() -> None:
-    """Its newest message is the last of its own priority."""
+def test_other_priorities_do_not_put_a_lane_behind() -> None:
+    """Its newest message is the newest of its own priority."""
     lane = queue_of(PRIORITY_BASED).lanes[2]
     lane.topic.last_id = 50
     lane.last_id = 7
@@ -41,8 +41,8 @@ def test_a_lane_is_not_kept_behind_by_other_priorities() -> None:
     assert 7 == lane.newest_id()
 
 
-def test_a_lane_counts_what_is_settled_by_word_or_by_letter() -> None:
-    """And takes it back when the log refuses the letter."""
+def test_a_lane_counts_settled_and_dead_lettered_messages() -> None:
+    """It undoes the count when the log refuses the dead letter."""
     lane = queue_of(PRIORITY_BASED).lanes[0]
     lane.unsettled = 3
     first = lane.settle(entry_of(lane, 2))
@@ -57,7 +57,7 @@ def test_a_lane_counts_what_is_settled_by_word_or_by_letter() -> None:
 
 
 def test_a_message_of_a_fan_out_is_settled_once() -> None:
-    """By whichever view comes first; the ledger has the record."""
+    """By whichever view is first; the ledger records it."""
     ledger, ada, bob = fan_out()
     first = ada.settle(entry_of(ada, 2))
     again = bob.settle(entry_of(bob, 2))
@@ -72,18 +72,18 @@ def test_a_message_of_a_fan_out_is_settled_once() -> None:
 
 
 def test_an_acknowledgement_outlives_the_dead_letter_of_another_view() -> None:
-    """The ledger forgets that the letter has to be taken back if the log refuses it."""
+    """The message stays settled even if the log refuses the letter."""
     ledger, ada, bob = fan_out()
-    buried = ada.settle_by_letter(entry_of(ada, 2))
+    dead_lettered = ada.settle_by_letter(entry_of(ada, 2))
     burying = set(ledger.burying)
     bob.settle(entry_of(bob, 2))
 
-    assert (True, {2}, set()) == (buried, burying, ledger.burying)
+    assert (True, {2}, set()) == (dead_lettered, burying, ledger.burying)
     assert not bob.settle_by_letter(entry_of(bob, 2))
 
 
-def test_a_view_assumes_no_attempt_that_it_does_not_know() -> None:
-    """A lane does: what is below the newest hand-out was handed out once."""
+def test_a_view_counts_only_known_attempts() -> None:
+    """A lane assumes one for every message below its last delivery."""
     _, ada, _ = fan_out()
     ada.position.known_attempts = {5: 2}
     lane = queue_of(PRIORITY_BASED).lanes[0]
@@ -93,7 +93,7 @@ def test_a_view_assumes_no_attempt_that_it_does_not_know() -> None:
 
 
 def test_a_letter_and_an_acknowledgement_of_one_message_count_once_at_a_restart() -> None:
-    """The letter's record came first, then that of the acknowledgement."""
+    """The dead letter's record came first, then the acknowledgement's."""
     ledger, _, _ = fan_out()
     made = Progress()
     made.settle(1, 2)
@@ -108,7 +108,7 @@ def test_a_letter_and_an_acknowledgement_of_one_message_count_once_at_a_restart(
 
 
 def test_a_ledger_with_nothing_open_does_not_hold_the_log_back() -> None:
-    """It is settled up to what is committed."""
+    """Everything committed counts as settled."""
     ledger, _, _ = fan_out()
     ledger.unsettled = 0
 

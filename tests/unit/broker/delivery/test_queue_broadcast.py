@@ -1,34 +1,18 @@
-"""Fan-out that needs no acknowledgement: to who is there, once; durable or in memory only."""
-
-import pytest
+"""Fan-out without acknowledgement: once to each connected subscriber, durable or not."""
 
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,
     FAN_OUT_WITHOUT_ACK,
-    Policy,
 )
-from tests.unit.broker.drive import ROOM_BYTES, Drive, S
+from tests.unit.broker.drive import ROOM_BYTES, Drive, S, policy_of
 
 ACK_TIMEOUT_US = 32 * S
 
 
-def policy_of(mode: int = FAN_OUT_WITH_ACK, **given: int | bool) -> Policy:
-    policy = Policy()
-    policy.mode = mode
-    for name, value in given.items():
-        setattr(policy, name, value)
-    return policy
-
-
-@pytest.fixture
-def drive() -> Drive:
-    return Drive()
-
-
-def test_without_acknowledgement_each_gets_it_once(drive: Drive) -> None:
-    """Nothing waits, nothing is in flight, nothing comes back."""
-    queue = drive.declare("q", policy_of(FAN_OUT_WITHOUT_ACK))
+def test_each_subscriber_gets_each_message_once(drive: Drive) -> None:
+    """Nothing waits, nothing is in flight, nothing is redelivered."""
+    queue = drive.declare("q", policy_of(mode=FAN_OUT_WITHOUT_ACK))
     ada, bob = drive.join(queue, 1), drive.join(queue, 1)
     ids = drive.publish_many("q", 3)
     seen = drive.pushed_ids(ada), drive.pushed_ids(bob)
@@ -38,9 +22,9 @@ def test_without_acknowledgement_each_gets_it_once(drive: Drive) -> None:
     assert ([], 0, 0) == (drive.pushed_ids(ada), queue.waiting(), queue.in_flight_count())
 
 
-def test_without_acknowledgement_what_nobody_hears_is_dropped_and_counted(drive: Drive) -> None:
-    """Without a subscriber, into a full buffer, or to who may not have it any more."""
-    queue = drive.declare("q", policy_of(FAN_OUT_WITHOUT_ACK))
+def test_undelivered_messages_are_dropped_and_counted(drive: Drive) -> None:
+    """Without a subscriber, with a full buffer, or after pushing has stopped."""
+    queue = drive.declare("q", policy_of(mode=FAN_OUT_WITHOUT_ACK))
     drive.publish_many("q", 1)
     full, done, ada = drive.join(queue), drive.join(queue), drive.join(queue)
     full.peer.room_bytes = 0
@@ -53,9 +37,9 @@ def test_without_acknowledgement_what_nobody_hears_is_dropped_and_counted(drive:
     assert (1, 2) == (drive.broker.stats.dropped.unheard, drive.broker.stats.dropped.overflow)
 
 
-def test_without_acknowledgement_nothing_comes_back_after_a_restart(drive: Drive) -> None:
-    """Nor is anything counted as waiting that was on its way when a snapshot was taken."""
-    drive.declare("q", policy_of(FAN_OUT_WITHOUT_ACK, max_size=1))
+def test_nothing_is_redelivered_after_a_restart(drive: Drive) -> None:
+    """Nor does an uncommitted message in a snapshot count as waiting."""
+    drive.declare("q", policy_of(mode=FAN_OUT_WITHOUT_ACK, max_size=1))
     drive.publish_many("q", 2)
     drive.publish("q")
     drive.snapshot()
@@ -68,27 +52,29 @@ def test_without_acknowledgement_nothing_comes_back_after_a_restart(drive: Drive
     assert drive.broker.committed_id + 1 == drive.broker.needed_id()
 
 
-# In memory only.
+# Memory-only messages.
 
 
 def test_memory_only_messages_wait_for_the_first_subscriber(drive: Drive) -> None:
-    """All who are there get each of them, once."""
-    queue = drive.declare("q", policy_of(durable=False))
+    """Later messages go to every connected subscriber, once."""
+    queue = drive.declare("q", policy_of(mode=FAN_OUT_WITH_ACK, durable=False))
     drive.publish("q", b"1")
     waiting = queue.waiting()
     ada = drive.join(queue)
     bob = drive.join(queue)
     drive.publish("q", b"2")
-    given = [[d.message.payload for d in drive.pushed(c)] for c in (ada, bob)]
+    received = [[d.message.payload for d in drive.pushed(c)] for c in (ada, bob)]
 
     assert (1, 0) == (waiting, queue.waiting())
-    assert [[b"1", b"2"], [b"2"]] == given
+    assert [[b"1", b"2"], [b"2"]] == received
     assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
-def test_memory_only_messages_that_nobody_hears_are_bounded_too(drive: Drive) -> None:
+def test_waiting_memory_only_messages_are_bounded(drive: Drive) -> None:
     """DropOldest keeps the newest."""
-    queue = drive.declare("q", policy_of(durable=False, max_size=2, overflow=DROP_OLDEST))
+    queue = drive.declare(
+        "q", policy_of(mode=FAN_OUT_WITH_ACK, durable=False, max_size=2, overflow=DROP_OLDEST)
+    )
     for number in range(5):
         drive.publish("q", b"%d" % number)
     waiting = queue.waiting()
@@ -98,9 +84,9 @@ def test_memory_only_messages_that_nobody_hears_are_bounded_too(drive: Drive) ->
     assert [b"3", b"4"] == [d.message.payload for d in drive.pushed(ada)]
 
 
-def test_who_may_not_have_it_hears_nothing_until_it_may(drive: Drive) -> None:
-    """Permissions change meanwhile, and each change is looked at once."""
-    queue = drive.declare("q", policy_of(FAN_OUT_WITHOUT_ACK))
+def test_a_subscriber_without_permission_gets_nothing_until_it_has_it(drive: Drive) -> None:
+    """The broker checks again only when the permissions change."""
+    queue = drive.declare("q", policy_of(mode=FAN_OUT_WITHOUT_ACK))
     ada = drive.join(queue)
     principal = ada.peer.principal
     assert principal is not None

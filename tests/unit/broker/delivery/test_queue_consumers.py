@@ -1,42 +1,24 @@
-"""Competing consumers of a queue: who gets a message, and what leaving means."""
+"""Competing consumers of a queue: which one gets a message, and what leaving means."""
 
 import pytest
 
-from braidmq.broker.delivery.queue import QueueConsumer
-from braidmq.broker.policy import PRIORITY_BASED, Policy
+from braidmq.broker.policy import PRIORITY_BASED
 from braidmq.broker.settings import Settings
-from tests.unit.broker.drive import ROOM_BYTES, Drive, S, peer_of
+from tests.unit.broker.drive import ROOM_BYTES, Drive, S, peer_of, policy_of
 
 ACK_TIMEOUT_US = 32 * S  # with the first backoff
 
 
-@pytest.fixture
-def drive() -> Drive:
-    return Drive()
-
-
-def held(drive: Drive, *consumers: QueueConsumer) -> list[list[int]]:
-    """Return the ids that were pushed to each."""
-    return [drive.pushed_ids(consumer) for consumer in consumers]
-
-
-def limited(**given: int | bool | str) -> Policy:
-    policy = Policy()
-    for name, value in given.items():
-        setattr(policy, name, value)
-    return policy
-
-
-def test_messages_go_round(drive: Drive) -> None:
-    """To who holds fewest; among equals, in turn."""
+def test_messages_are_spread_over_the_consumers(drive: Drive) -> None:
+    """Each goes to the consumer that holds the fewest; among equals, in turn."""
     queue = drive.declare("q")
     consumers = [drive.join(queue) for _ in range(3)]
     drive.publish_many("q", 7)
 
-    assert [[2, 5, 8], [3, 6], [4, 7]] == held(drive, *consumers)
+    assert [[2, 5, 8], [3, 6], [4, 7]] == drive.pushed_to(*consumers)
 
 
-def test_who_holds_fewest_is_next(drive: Drive) -> None:
+def test_the_consumer_that_holds_the_fewest_is_next(drive: Drive) -> None:
     """A consumer that acknowledges quickly gets more."""
     queue = drive.declare("q")
     quick, slow = drive.join(queue), drive.join(queue)
@@ -51,7 +33,7 @@ def test_who_holds_fewest_is_next(drive: Drive) -> None:
 
 
 def test_shares_are_fair(drive: Drive) -> None:
-    """Among consumers that never acknowledge, nobody has two more than another."""
+    """Among consumers that never acknowledge, none holds two more than another."""
     queue = drive.declare("q")
     consumers = [drive.join(queue) for _ in range(7)]
     drive.publish_many("q", 100)
@@ -59,8 +41,8 @@ def test_shares_are_fair(drive: Drive) -> None:
     assert {14, 15} == {consumer.held for consumer in consumers}
 
 
-def test_prefetch_bounds_what_a_consumer_holds(drive: Drive) -> None:
-    """It may be changed by joining again; the backlog then flows at once."""
+def test_prefetch_limits_what_a_consumer_holds(drive: Drive) -> None:
+    """Joining again changes it, and the backlog flows at once."""
     queue = drive.declare("q")
     drive.publish_many("q", 9)
     consumer = drive.join(queue, 2)
@@ -73,23 +55,23 @@ def test_prefetch_bounds_what_a_consumer_holds(drive: Drive) -> None:
     assert [consumer] == queue.consumers
 
 
-def test_a_consumer_without_room_holds_up_nobody(drive: Drive) -> None:
-    """Its output buffer is full; the others go on, and it does when there is room."""
+def test_a_consumer_without_room_does_not_delay_others(drive: Drive) -> None:
+    """Its output buffer is full; it gets messages again once there is room."""
     queue = drive.declare("q")
     slow, quick = drive.join(queue), drive.join(queue)
     slow.peer.room_bytes = 0
     drive.publish_many("q", 4)
-    while_full = held(drive, slow, quick)
+    while_full = drive.pushed_to(slow, quick)
     slow.peer.room_bytes = ROOM_BYTES
     drive.broker.resume(slow.peer, drive.now_us)
     drive.publish_many("q", 1)
 
     assert [[], [2, 3, 4, 5]] == while_full
-    assert [[6], []] == held(drive, slow, quick)
+    assert [[6], []] == drive.pushed_to(slow, quick)
 
 
-def test_a_consumer_that_holds_much_holds_up_nobody() -> None:
-    """Bytes in flight are bounded, but who holds nothing always gets one."""
+def test_a_consumer_that_holds_many_bytes_does_not_delay_others() -> None:
+    """Bytes in flight are bounded, but an idle consumer always gets one message."""
     drive = Drive(Settings(window_bytes=100))
     queue = drive.declare("q")
     hoarder = drive.join(queue)
@@ -98,12 +80,12 @@ def test_a_consumer_that_holds_much_holds_up_nobody() -> None:
     drive.commit()
     other = drive.join(queue)
 
-    assert [[2, 3], [4]] == held(drive, hoarder, other)
+    assert [[2, 3], [4]] == drive.pushed_to(hoarder, other)
     assert 1 == queue.waiting()
 
 
-def test_permissions_are_looked_at_before_each_delivery(drive: Drive) -> None:
-    """Whoever may no longer subscribe gets nothing more, and keeps nothing from others."""
+def test_permissions_are_checked_before_each_delivery(drive: Drive) -> None:
+    """A consumer that may no longer subscribe gets nothing more; the others get its share."""
     queue = drive.declare("q")
     ada, bob = drive.join(queue), drive.join(queue, name="bob")
     drive.publish_many("q", 2)
@@ -113,11 +95,11 @@ def test_permissions_are_looked_at_before_each_delivery(drive: Drive) -> None:
     principal.version += 1
     drive.publish_many("q", 3)
 
-    assert [[2], [3, 4, 5, 6]] == held(drive, ada, bob)
+    assert [[2], [3, 4, 5, 6]] == drive.pushed_to(ada, bob)
 
 
-def test_a_thousand_consumers_lose_their_permission_at_once(drive: Drive) -> None:
-    """Nothing here is as deep as they are many."""
+def test_thousands_of_consumers_can_lose_their_permission_at_once(drive: Drive) -> None:
+    """The broker does not recurse once per consumer."""
     queue = drive.declare("q")
     peers = [peer_of("ada") for _ in range(2000)]
     for peer in peers:
@@ -129,10 +111,10 @@ def test_a_thousand_consumers_lose_their_permission_at_once(drive: Drive) -> Non
     assert 1 == queue.waiting()
 
 
-def test_memory_only_messages_are_for_one_consumer_and_need_no_acknowledgement() -> None:
-    """A queue that is not durable writes nothing, and forgets at a restart."""
+def test_memory_only_messages_go_to_one_consumer_without_acknowledgement() -> None:
+    """A queue that is not durable writes no records, and is empty after a restart."""
     drive = Drive()
-    queue = drive.declare("q", limited(durable=False))
+    queue = drive.declare("q", policy_of(durable=False))
     records = len(drive.log.records)
     drive.publish("q", b"1")
     drive.publish("q", b"2")
@@ -140,16 +122,16 @@ def test_memory_only_messages_are_for_one_consumer_and_need_no_acknowledgement()
     ada, bob = drive.join(queue), drive.join(queue)
     drive.publish("q", b"3")
     drive.publish("q", b"4")
-    given = [[d.message.payload for d in drive.pushed(c)] for c in (ada, bob)]
+    received = [[d.message.payload for d in drive.pushed(c)] for c in (ada, bob)]
     drive.restart()
 
     assert (2, records) == (waiting, len(drive.log.records))
-    assert [[b"1", b"2", b"3"], [b"4"]] == given
+    assert [[b"1", b"2", b"3"], [b"4"]] == received
     assert (0, 0) == (drive.queue("q").waiting(), queue.in_flight_count())
 
 
 def test_a_memory_only_message_keeps_its_place_among_durable_ones(drive: Drive) -> None:
-    """By arrival, as in every subscription."""
+    """They are delivered in order of arrival."""
     queue = drive.declare("q")
     consumer = drive.join(queue, 1)
     drive.publish_many("q", 2)
@@ -164,14 +146,14 @@ def test_a_memory_only_message_keeps_its_place_among_durable_ones(drive: Drive) 
     assert [b"memory"] == [d.message.payload for d in drive.pushed(consumer)]
 
 
-# Consumers leave.
+# Consumers that leave.
 
 
 @pytest.mark.parametrize(("counted", "attempts"), [(False, 1), (True, 2)])
-def test_what_a_consumer_held_goes_to_the_next(
+def test_a_leaving_consumers_messages_go_to_another(
     drive: Drive, attempts: int, *, counted: bool
 ) -> None:
-    """At once; a broken connection was an attempt, an Unsubscribe was none."""
+    """At once; a lost connection counts as an attempt, an Unsubscribe does not."""
     queue = drive.declare("q")
     leaver = drive.join(queue)
     drive.publish_many("q", 2)
@@ -184,9 +166,9 @@ def test_what_a_consumer_held_goes_to_the_next(
     assert 0 == leaver.held
 
 
-def test_an_attempt_that_did_not_count_does_not_count_after_a_restart(drive: Drive) -> None:
-    """The record of the hand-out is taken back by one that says so."""
-    queue = drive.declare("q", limited(max_attempts=1))
+def test_an_uncounted_attempt_does_not_count_after_a_restart(drive: Drive) -> None:
+    """A later record corrects that of the delivery."""
+    queue = drive.declare("q", policy_of(max_attempts=1))
     drive.publish_many("q", 1)
     consumer = drive.join(queue)
     drive.commit()
@@ -200,8 +182,8 @@ def test_an_attempt_that_did_not_count_does_not_count_after_a_restart(drive: Dri
     assert [(2, 1)] == [(e.id, e.attempts) for e in drive.taken(drive.join(drive.queue("q")))]
 
 
-def test_leaving_a_queue_that_is_gone_is_nothing(drive: Drive) -> None:
-    """It was deleted while its consumer was on its way out."""
+def test_leaving_a_deleted_queue_does_no_harm(drive: Drive) -> None:
+    """It was deleted just before its consumer left."""
     queue = drive.declare("q")
     consumer = drive.join(queue)
     drive.publish_many("q", 1)
@@ -211,9 +193,9 @@ def test_leaving_a_queue_that_is_gone_is_nothing(drive: Drive) -> None:
     assert (0, 0) == (consumer.held, drive.broker.in_flight_count())
 
 
-def test_a_broken_connection_leaves_every_queue(drive: Drive) -> None:
-    """What it held in each of them comes back."""
-    queues = [drive.declare("q"), drive.declare("r", limited(mode=PRIORITY_BASED))]
+def test_a_lost_connection_leaves_every_queue(drive: Drive) -> None:
+    """The messages it held in each of them are returned."""
+    queues = [drive.declare("q"), drive.declare("r", policy_of(mode=PRIORITY_BASED))]
     peer = peer_of("ada")
     consumers = [drive.join(queue, peer=peer) for queue in queues]
     drive.publish_many("q", 1)
@@ -225,8 +207,8 @@ def test_a_broken_connection_leaves_every_queue(drive: Drive) -> None:
     assert [1, 2] == [queue.waiting() for queue in queues]
 
 
-def test_nothing_is_handed_out_once_the_broker_ends(drive: Drive) -> None:
-    """And what is in flight may still be acknowledged."""
+def test_a_stopping_broker_delivers_nothing(drive: Drive) -> None:
+    """Messages in flight may still be acknowledged."""
     queue = drive.declare("q")
     consumer = drive.join(queue, 1)
     drive.publish_many("q", 2)
@@ -237,8 +219,8 @@ def test_nothing_is_handed_out_once_the_broker_ends(drive: Drive) -> None:
     assert ([], 1) == (drive.pushed_ids(consumer), queue.waiting())
 
 
-def test_a_peer_that_sends_no_more_gets_no_more(drive: Drive) -> None:
-    """It could not acknowledge what it is given."""
+def test_a_peer_that_has_stopped_sending_gets_nothing_more(drive: Drive) -> None:
+    """It could not acknowledge a delivery."""
     queue = drive.declare("q")
     consumer = drive.join(queue)
     drive.broker.stop_pushing(consumer.peer)

@@ -1,4 +1,4 @@
-"""Fan-out: every subscriber gets every message, and what becomes of obligations."""
+"""Fan-out: every subscriber gets every message, and what each of them has to acknowledge."""
 
 import pytest
 
@@ -12,27 +12,18 @@ from braidmq.broker.policy import (
 )
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import decode_headers
-from tests.unit.broker.drive import Drive, S, entries_of
+from tests.unit.broker.drive import Drive, S, entries_of, policy_of
 
 ACK_TIMEOUT_US = 32 * S
 
 
-def policy_of(mode: int = FAN_OUT_WITH_ACK, **given: int | bool) -> Policy:
-    policy = Policy()
-    policy.mode = mode
-    for name, value in given.items():
-        setattr(policy, name, value)
-    return policy
-
-
-@pytest.fixture
-def drive() -> Drive:
-    return Drive()
+def fan_out(**given: int) -> Policy:
+    return policy_of(mode=FAN_OUT_WITH_ACK, **given)
 
 
 @pytest.fixture
 def queue(drive: Drive) -> Queue:
-    return drive.declare("q", policy_of())
+    return drive.declare("q", fan_out())
 
 
 def ledger_of(queue: Queue) -> Ledger:
@@ -40,15 +31,11 @@ def ledger_of(queue: Queue) -> Ledger:
     return queue.ledger
 
 
-def ack(drive: Drive, consumer: QueueConsumer) -> None:
-    drive.ack_all(consumer)
-
-
 # With acknowledgement.
 
 
 def test_every_subscriber_gets_every_message(drive: Drive, queue: Queue) -> None:
-    """And each has to acknowledge it; the slowest says what waits."""
+    """Each has to acknowledge it; the slowest determines how many wait."""
     ada, bob = drive.join(queue), drive.join(queue, 1)
     ids = drive.publish_many("q", 3)
 
@@ -56,20 +43,20 @@ def test_every_subscriber_gets_every_message(drive: Drive, queue: Queue) -> None
     assert (2, 4) == (queue.waiting(), queue.in_flight_count())
 
 
-def test_each_subscriber_is_retried_by_itself(drive: Drive, queue: Queue) -> None:
-    """Who has acknowledged does not get it again."""
+def test_each_subscriber_has_its_own_redeliveries(drive: Drive, queue: Queue) -> None:
+    """A subscriber that has acknowledged does not get the message again."""
     ada, bob = drive.join(queue), drive.join(queue)
     drive.publish_many("q", 1)
-    ack(drive, ada)
+    drive.ack_all(ada)
     drive.pushed(bob)
     drive.advance(ACK_TIMEOUT_US)
 
     assert ([], [2]) == (drive.pushed_ids(ada), drive.pushed_ids(bob))
 
 
-def test_timers_of_two_fan_outs_that_end_together_wake_both(drive: Drive, queue: Queue) -> None:
-    """Views have no ids; they are told apart all the same."""
-    other = drive.declare("r", policy_of())
+def test_timers_of_two_fan_outs_can_end_together(drive: Drive, queue: Queue) -> None:
+    """Views have no ids, but the broker distinguishes them all the same."""
+    other = drive.declare("r", fan_out())
     ada, bob = drive.join(queue), drive.join(other)
     drive.publish("q")
     drive.publish("r")
@@ -82,7 +69,7 @@ def test_timers_of_two_fan_outs_that_end_together_wake_both(drive: Drive, queue:
 
 
 def test_without_a_subscriber_a_message_waits_for_one(drive: Drive, queue: Queue) -> None:
-    """In the log, not in memory; also after a restart."""
+    """In the log and not in memory, also after a restart."""
     ids = drive.publish_many("q", 3)
     held = entries_of(ledger_of(queue))
     drive.restart()
@@ -91,11 +78,13 @@ def test_without_a_subscriber_a_message_waits_for_one(drive: Drive, queue: Queue
     assert ids == drive.pushed_ids(drive.join(drive.queue("q")))
 
 
-def test_what_one_has_acknowledged_is_nobody_elses_business(drive: Drive, queue: Queue) -> None:
-    """A departing subscriber's obligation ends; nor does a later one get it."""
+def test_a_message_that_one_subscriber_acknowledged_is_settled(
+    drive: Drive, queue: Queue
+) -> None:
+    """After the others leave, no later subscriber gets it."""
     ada, bob = drive.join(queue), drive.join(queue)
     drive.publish_many("q", 2)
-    ack(drive, ada)
+    drive.ack_all(ada)
     drive.leave(bob)
     drive.leave(ada)
     drive.commit()
@@ -106,7 +95,9 @@ def test_what_one_has_acknowledged_is_nobody_elses_business(drive: Drive, queue:
     assert [] == drive.pushed_ids(drive.join(drive.queue("q")))
 
 
-def test_what_nobody_has_acknowledged_waits_for_the_next(drive: Drive, queue: Queue) -> None:
+def test_unacknowledged_messages_wait_for_the_next_subscriber(
+    drive: Drive, queue: Queue
+) -> None:
     """Also after a restart."""
     ada = drive.join(queue)
     ids = drive.publish_many("q", 2)
@@ -121,8 +112,10 @@ def test_what_nobody_has_acknowledged_waits_for_the_next(drive: Drive, queue: Qu
     assert ids == drive.pushed_ids(drive.join(drive.queue("q")))
 
 
-def test_who_comes_later_has_no_part_in_what_others_are_at(drive: Drive, queue: Queue) -> None:
-    """But it has in what comes from now on."""
+def test_a_new_subscriber_does_not_get_what_others_have_in_flight(
+    drive: Drive, queue: Queue
+) -> None:
+    """But it gets every later message."""
     ada = drive.join(queue)
     drive.publish_many("q", 2)
     bob = drive.join(queue)
@@ -132,8 +125,8 @@ def test_who_comes_later_has_no_part_in_what_others_are_at(drive: Drive, queue: 
     assert [2, 3, newest] == drive.pushed_ids(ada)
 
 
-def test_what_was_only_the_leavers_goes_to_who_comes_next(drive: Drive, queue: Queue) -> None:
-    """Not to those who are there: it was never theirs. Nor does it settle what is theirs."""
+def test_a_leaving_subscribers_messages_go_to_the_next_one(drive: Drive, queue: Queue) -> None:
+    """Not to the connected ones, which never had them; their own messages stay unsettled."""
     ada = drive.join(queue)
     drive.publish_many("q", 2)
     bob = drive.join(queue)
@@ -149,10 +142,10 @@ def test_what_was_only_the_leavers_goes_to_who_comes_next(drive: Drive, queue: Q
     assert [2, 3, 4] == drive.pushed_ids(drive.join(queue))
 
 
-def test_the_leavers_share_is_counted_once_it_is_read() -> None:
-    """How much of the log it is shows only then; until then it is not counted below zero."""
+def test_a_leaving_subscribers_messages_are_counted_once_they_are_read() -> None:
+    """Their number is unknown until then, and never counts below zero."""
     drive = Drive(Settings(window=1))
-    queue = drive.declare("q", policy_of())
+    queue = drive.declare("q", fan_out())
     ada = drive.join(queue, 1)
     drive.publish_many("q", 3)
     drive.join(queue, 1)
@@ -168,14 +161,14 @@ def test_the_leavers_share_is_counted_once_it_is_read() -> None:
     assert (0, 0) == (queue.waiting(), ledger_of(queue).unsettled)
 
 
-def test_an_attempt_that_was_never_made_is_not_counted(drive: Drive) -> None:
-    """Nobody was given the second message: with one attempt allowed, it still is."""
-    queue = drive.declare("q", policy_of(max_attempts=1))
+def test_an_undelivered_message_has_no_attempts(drive: Drive) -> None:
+    """No subscriber got the second message, so its only attempt is still left."""
+    queue = drive.declare("q", fan_out(max_attempts=1))
     ada = drive.join(queue, 1)
     drive.publish_many("q", 2)
     bob = drive.join(queue)
-    drive.publish_many("q", 1)  # which bob is given, with a higher id
-    ack(drive, bob)
+    drive.publish_many("q", 1)  # goes to bob, with a higher id
+    drive.ack_all(bob)
     drive.leave(ada)
     cyd = drive.join(queue)
 
@@ -188,10 +181,10 @@ def test_an_attempt_that_was_never_made_is_not_counted(drive: Drive) -> None:
     assert [3] == drive.ack_all(drive.join(drive.queue("q")))
 
 
-def test_an_attempt_of_a_newer_message_is_not_one_of_an_older() -> None:
-    """A subscriber that could not be given anything leaves, and one that could."""
+def test_delivering_a_newer_message_is_no_attempt_of_an_older_one() -> None:
+    """A subscriber without room leaves, and then one that had room."""
     drive = Drive()
-    queue = drive.declare("q", policy_of(max_attempts=1))
+    queue = drive.declare("q", fan_out(max_attempts=1))
     full = drive.join(queue)
     full.peer.room_bytes = 0
     drive.publish_many("q", 1)
@@ -200,33 +193,33 @@ def test_an_attempt_of_a_newer_message_is_not_one_of_an_older() -> None:
     drive.leave(full, counted=True)
     drive.leave(ada, counted=True)
 
-    assert [2] == drive.ack_all(drive.join(queue))  # and the other is a dead letter
+    assert [2] == drive.ack_all(drive.join(queue))  # the other is a dead letter
     assert 1 == drive.broker.stats.dead_lettered
 
 
 @pytest.mark.parametrize(("counted", "attempts"), [(True, 2), (False, 1)])
-def test_attempts_go_with_the_message(
+def test_attempts_carry_over_to_the_next_subscriber(
     drive: Drive, queue: Queue, attempts: int, *, counted: bool
 ) -> None:
-    """To the next subscriber, in this life and the next."""
+    """Also after a restart."""
     ada = drive.join(queue)
     drive.publish_many("q", 1)
     drive.leave(ada, counted=counted)
     bob = drive.join(queue)
     (entry,) = drive.taken(bob)
-    told = entry.attempts
+    before = entry.attempts
     drive.leave(bob, counted=False)
     drive.broker.full_barrier()
     drive.commit()
     drive.restart()
     (again,) = drive.taken(drive.join(drive.queue("q")))
 
-    assert [attempts, attempts] == [told, again.attempts]
+    assert [attempts, attempts] == [before, again.attempts]
 
 
-def test_attempts_are_in_a_snapshot(drive: Drive) -> None:
-    """Those of messages that are with subscribers now, and those of who left."""
-    queue = drive.declare("q", policy_of(max_attempts=9))
+def test_a_snapshot_keeps_the_attempts(drive: Drive) -> None:
+    """Those of connected subscribers and of those that left."""
+    queue = drive.declare("q", fan_out(max_attempts=9))
     ada = drive.join(queue)
     drive.publish_many("q", 1)
     drive.leave(ada, counted=True)
@@ -240,40 +233,40 @@ def test_attempts_are_in_a_snapshot(drive: Drive) -> None:
     assert [(2, 3), (3, 2)] == sorted((e.id, e.attempts) for e in entries)
 
 
-def test_one_subscriber_gives_up_and_the_other_does_not(drive: Drive) -> None:
-    """The dead letter says so; the message goes on for who wants it."""
-    queue = drive.declare("q", policy_of(max_attempts=2))
+def test_one_subscriber_can_reject_what_another_acknowledges(drive: Drive) -> None:
+    """The message becomes a dead letter, and the other subscriber keeps it."""
+    queue = drive.declare("q", fan_out(max_attempts=2))
     ada, bob = drive.join(queue), drive.join(queue)
     drive.publish_many("q", 1)
     (mine,) = drive.taken(ada)
     (his,) = drive.taken(bob)
     drive.broker.queues.reject(mine, dead_letters.REJECTED, drive.now_us)
-    on_its_way = set(ledger_of(queue).burying)
+    uncommitted = set(ledger_of(queue).burying)
     drive.commit()
     committed = set(ledger_of(queue).burying)
     drive.broker.queues.acknowledge(his, drive.now_us)
     (letter,) = drive.dead_letters("dlq.q")
 
-    assert ({2}, set()) == (on_its_way, committed)
+    assert ({2}, set()) == (uncommitted, committed)
     assert "1" == decode_headers(letter.headers)["deathAttempts"]
     assert (0, 0) == (queue.waiting(), queue.in_flight_count())
 
 
-# The log has no room for a dead letter.
+# Refused dead letters.
 
 
-def buried(drive: Drive, consumer: QueueConsumer) -> None:
+def reject_one(drive: Drive, consumer: QueueConsumer) -> None:
     (entry,) = drive.taken(consumer)
     drive.broker.queues.reject(entry, dead_letters.REJECTED, drive.now_us)
 
 
-def test_a_refused_letter_is_not_the_end_though_its_subscriber_is_gone(
+def test_a_refused_dead_letter_reopens_the_message_after_its_subscriber_left(
     drive: Drive, queue: Queue
 ) -> None:
-    """The message waits for the next subscriber, in this life and the next."""
+    """The message waits for the next subscriber, also after a restart."""
     ada = drive.join(queue)
     drive.publish_many("q", 1)
-    buried(drive, ada)
+    reject_one(drive, ada)
     drive.leave(ada)
     drive.refuse()
     drive.broker.accept_again()
@@ -286,10 +279,10 @@ def test_a_refused_letter_is_not_the_end_though_its_subscriber_is_gone(
     assert [2] == drive.pushed_ids(drive.join(drive.queue("q")))
 
 
-def test_a_refused_letter_does_not_take_back_an_acknowledgement(
+def test_a_refused_dead_letter_does_not_undo_an_acknowledgement(
     drive: Drive, queue: Queue
 ) -> None:
-    """Before it or after it: once one subscriber has acknowledged, it is so."""
+    """Whether another subscriber acknowledged before or after it."""
     ada, bob = drive.join(queue), drive.join(queue)
     drive.publish_many("q", 2)
     first, second = drive.taken(ada)
@@ -308,23 +301,27 @@ def test_a_refused_letter_does_not_take_back_an_acknowledgement(
     assert [] == drive.pushed_ids(drive.join(drive.queue("q")))
 
 
-def test_two_letters_of_one_message_are_taken_back_once(drive: Drive, queue: Queue) -> None:
-    """It is not counted twice because two subscribers had given up on it."""
+def test_two_refused_dead_letters_of_one_message_are_undone_once(
+    drive: Drive, queue: Queue
+) -> None:
+    """Two subscribers rejected the message, but it counts as unsettled only once."""
     ada, bob = drive.join(queue), drive.join(queue)
     drive.publish_many("q", 1)
-    buried(drive, ada)
-    buried(drive, bob)
+    reject_one(drive, ada)
+    reject_one(drive, bob)
     drive.refuse()
 
     assert 1 == ledger_of(queue).unsettled
     assert [[2], [2]] == [drive.pushed_ids(ada), drive.pushed_ids(bob)]
 
 
-def test_letters_of_a_deleted_queue_come_back_to_nobody(drive: Drive, queue: Queue) -> None:
-    """What was refused of it is gone with it."""
+def test_refused_dead_letters_of_a_deleted_queue_are_dropped(
+    drive: Drive, queue: Queue
+) -> None:
+    """Their messages are gone with the queue."""
     ada = drive.join(queue)
     drive.publish_many("q", 1)
-    buried(drive, ada)
+    reject_one(drive, ada)
     drive.broker.queues.delete(queue)
     drive.refuse()
 
@@ -332,11 +329,11 @@ def test_letters_of_a_deleted_queue_come_back_to_nobody(drive: Drive, queue: Que
     assert {} == drive.broker.queues.by_name
 
 
-# Permissions, time, overflow, purging.
+# Permissions, expiry and overflow.
 
 
-def test_permissions_are_looked_at_before_each_delivery(drive: Drive, queue: Queue) -> None:
-    """Whoever may no longer subscribe gets nothing more."""
+def test_permissions_are_checked_before_each_delivery(drive: Drive, queue: Queue) -> None:
+    """A subscriber that may no longer subscribe gets nothing more."""
     ada, bob = drive.join(queue), drive.join(queue, name="bob")
     principal = ada.peer.principal
     assert principal is not None
@@ -347,10 +344,10 @@ def test_permissions_are_looked_at_before_each_delivery(drive: Drive, queue: Que
     assert ([], [2]) == (drive.pushed_ids(ada), drive.pushed_ids(bob))
 
 
-def test_what_waits_too_long_expires_for_each_subscriber() -> None:
-    """At the next look, though nobody takes anything; after a restart as well."""
+def test_waiting_messages_expire_for_each_subscriber() -> None:
+    """At the next maintenance, without any consumer activity; after a restart as well."""
     drive = Drive()
-    queue = drive.declare("q", policy_of(ttl_us=5 * S))
+    queue = drive.declare("q", fan_out(ttl_us=5 * S))
     ada = drive.join(queue, 1)
     drive.publish_many("q", 2)
     drive.advance(7 * S)
@@ -367,9 +364,9 @@ def test_what_waits_too_long_expires_for_each_subscriber() -> None:
     assert [] == drive.pushed_ids(drive.join(drive.queue("q")))
 
 
-def test_a_fan_out_drops_the_oldest_of_each_subscriber(drive: Drive) -> None:
-    """The slow one loses what is too old, the quick one nothing."""
-    queue = drive.declare("q", policy_of(max_size=2, overflow=DROP_OLDEST))
+def test_drop_oldest_applies_to_each_subscriber(drive: Drive) -> None:
+    """The slow one loses its oldest messages, the quick one none."""
+    queue = drive.declare("q", fan_out(max_size=2, overflow=DROP_OLDEST))
     slow, quick = drive.join(queue, 1), drive.join(queue)
     drive.publish_many("q", 6)
 
@@ -378,10 +375,10 @@ def test_a_fan_out_drops_the_oldest_of_each_subscriber(drive: Drive) -> None:
     assert 3 == drive.broker.stats.dropped.overflow
 
 
-def test_who_comes_to_a_fan_out_that_drops_gets_the_newest() -> None:
-    """Nobody was there to drop the rest: it is dropped as it is read."""
+def test_a_new_subscriber_of_a_drop_oldest_fan_out_gets_the_newest() -> None:
+    """The rest is dropped while the backlog is read."""
     drive = Drive(Settings(window=2))
-    queue = drive.declare("q", policy_of(max_size=3, overflow=DROP_OLDEST))
+    queue = drive.declare("q", fan_out(max_size=3, overflow=DROP_OLDEST))
     drive.publish_many("q", 10)
     waiting = queue.waiting()
 
@@ -391,8 +388,8 @@ def test_who_comes_to_a_fan_out_that_drops_gets_the_newest() -> None:
 
 
 def test_the_slowest_subscriber_blocks_publishers(drive: Drive) -> None:
-    """Until it has taken something, or is gone."""
-    queue = drive.declare("q", policy_of(max_size=1, overflow=BLOCK_PUBLISHER))
+    """Until it takes a message or leaves."""
+    queue = drive.declare("q", fan_out(max_size=1, overflow=BLOCK_PUBLISHER))
     slow = drive.join(queue, 1)
     drive.join(queue)
     drive.publish_many("q", 2)

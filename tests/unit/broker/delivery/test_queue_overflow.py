@@ -1,21 +1,17 @@
-"""Queues with a bound: what is dropped, who waits, and what goes elsewhere."""
+"""Queues with a size limit: drops, blocked publishers and redirected messages."""
 
 import pytest
 
 from braidmq.broker import dead_letters
 from braidmq.broker.delivery.queue import Queue
-from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_OLDEST, REDIRECT_TO_DLQ, Policy
+from braidmq.broker.policy import BLOCK_PUBLISHER, DROP_OLDEST, REDIRECT_TO_DLQ
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import decode_headers, encode_headers
-from tests.unit.broker.drive import Drive, S, peer_of
+from tests.unit.broker.drive import Drive, S, peer_of, policy_of
 
 
 def declared(drive: Drive, strategy: int, max_size: int, **given: int | bool | str) -> Queue:
-    policy = Policy()
-    policy.overflow, policy.max_size = strategy, max_size
-    for name, value in given.items():
-        setattr(policy, name, value)
-    return drive.declare("q", policy)
+    return drive.declare("q", policy_of(overflow=strategy, max_size=max_size, **given))
 
 
 # DropOldest.
@@ -23,7 +19,7 @@ def declared(drive: Drive, strategy: int, max_size: int, **given: int | bool | s
 
 @pytest.mark.parametrize("window", [1, 3, 64])
 def test_drop_oldest_keeps_the_newest(window: int) -> None:
-    """Exactly as many as the bound, whether they are at hand or in the log."""
+    """Exactly as many as the limit, whether they are in memory or in the log."""
     drive = Drive(Settings(window=window))
     queue = declared(drive, DROP_OLDEST, 4)
     ids = drive.publish_many("q", 10)
@@ -33,8 +29,8 @@ def test_drop_oldest_keeps_the_newest(window: int) -> None:
     assert ids[-4:] == drive.ack_all(drive.join(queue))
 
 
-def test_what_was_dropped_stays_dropped() -> None:
-    """After a restart, also when a snapshot was taken right after the drop."""
+def test_dropped_messages_stay_dropped() -> None:
+    """After a restart, and also if a snapshot was taken right after the drop."""
     for with_snapshot in (False, True):
         drive = Drive()
         declared(drive, DROP_OLDEST, 2)
@@ -49,8 +45,8 @@ def test_what_was_dropped_stays_dropped() -> None:
         assert ids[-2:] == drive.ack_all(drive.join(drive.queue("q")))
 
 
-def test_drops_that_were_not_recorded_are_made_again() -> None:
-    """The bound holds again as soon as the next message comes."""
+def test_unrecorded_drops_are_repeated() -> None:
+    """The limit holds again as soon as the next message comes."""
     drive = Drive()
     declared(drive, DROP_OLDEST, 2)
     for _ in range(5):
@@ -63,8 +59,8 @@ def test_drops_that_were_not_recorded_are_made_again() -> None:
     assert [6, 7] == drive.ack_all(drive.join(drive.queue("q")))
 
 
-def test_what_is_in_flight_is_never_dropped() -> None:
-    """The bound is on what waits; what comes back is the oldest that does."""
+def test_messages_in_flight_are_never_dropped() -> None:
+    """The limit counts waiting messages; returned ones are the oldest of these."""
     drive = Drive()
     queue = declared(drive, DROP_OLDEST, 2)
     consumer = drive.join(queue, 2)
@@ -77,8 +73,8 @@ def test_what_is_in_flight_is_never_dropped() -> None:
     assert [7, 8] == drive.ack_all(drive.join(queue))
 
 
-def test_a_message_that_was_put_off_is_older_than_new_ones() -> None:
-    """It goes first when there is no room, and not the newest because it is at hand."""
+def test_a_delayed_message_is_dropped_before_a_newer_one() -> None:
+    """Although the newer one is the first in memory."""
     drive = Drive()
     queue = declared(drive, DROP_OLDEST, 1)
     consumer = drive.join(queue, 1)
@@ -93,7 +89,7 @@ def test_a_message_that_was_put_off_is_older_than_new_ones() -> None:
 
 
 def test_the_oldest_is_the_one_that_arrived_first() -> None:
-    """Durable or not."""
+    """Whether it is durable or not."""
     drive = Drive()
     queue = declared(drive, DROP_OLDEST, 2)
     drive.publish("q", b"memory", qos=0)
@@ -109,7 +105,7 @@ def test_the_oldest_is_the_one_that_arrived_first() -> None:
 
 
 def test_a_publisher_waits_until_there_is_room() -> None:
-    """It is looked after when a consumer has taken something, and not before."""
+    """It is woken when a consumer takes a message, and not before."""
     drive = Drive()
     queue = declared(drive, BLOCK_PUBLISHER, 2)
     drive.publish_many("q", 2)
@@ -126,8 +122,8 @@ def test_a_publisher_waits_until_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("end", ["deleted", "purged", "refused", "expired"])
-def test_every_end_of_what_waits_wakes_publishers(end: str) -> None:
-    """Nobody waits for room that is there."""
+def test_every_way_to_make_room_wakes_publishers(end: str) -> None:
+    """No publisher keeps waiting when there is room."""
     drive = Drive()
     queue = declared(drive, BLOCK_PUBLISHER, 2, ttl_us=5 * S)
     publisher = peer_of("bob")
@@ -143,7 +139,7 @@ def test_every_end_of_what_waits_wakes_publishers(end: str) -> None:
         elif end == "purged":
             drive.broker.queues.purge(queue, drive.now_us)
         else:
-            for _ in range(4):  # one look has it read, another finds it expired
+            for _ in range(4):  # one tick has it read, another finds it expired
                 drive.advance(2 * S)
                 drive.serve_reads()
 
@@ -151,8 +147,8 @@ def test_every_end_of_what_waits_wakes_publishers(end: str) -> None:
     assert [] == queue.blocked
 
 
-def test_the_bound_survives_a_restart() -> None:
-    """What waits is counted by records and snapshots, without reading the log."""
+def test_the_limit_survives_a_restart() -> None:
+    """Records and snapshots count the waiting messages without reading the log."""
     drive = Drive()
     queue = declared(drive, BLOCK_PUBLISHER, 5)
     consumer = drive.join(queue, 2)
@@ -172,7 +168,7 @@ def test_the_bound_survives_a_restart() -> None:
 
 
 def test_a_redirected_message_is_a_dead_letter() -> None:
-    """With its payload and headers, and the reason."""
+    """With its payload, its headers and the reason."""
     drive = Drive()
     queue = declared(drive, REDIRECT_TO_DLQ, 1)
     message = drive.message("q", b"too much")
@@ -193,8 +189,8 @@ def test_a_redirected_message_is_a_dead_letter() -> None:
     } == decode_headers(delivery.message.headers)
 
 
-def test_there_is_nowhere_to_redirect_to_while_the_log_is_full() -> None:
-    """The publisher is told, as for any other message."""
+def test_nothing_is_redirected_while_the_log_is_full() -> None:
+    """The publisher is told, as with any other publish."""
     drive = Drive()
     queue = declared(drive, REDIRECT_TO_DLQ, 1)
     drive.publish("q")
@@ -203,8 +199,8 @@ def test_there_is_nowhere_to_redirect_to_while_the_log_is_full() -> None:
     assert drive.broker.queues.redirect(drive.message("q"), queue, drive.now_us) is None
 
 
-def test_dead_letters_go_where_the_declaration_says() -> None:
-    """Its queue is made when the first one comes."""
+def test_dead_letters_go_to_the_declared_queue() -> None:
+    """It is created for the first dead letter."""
     drive = Drive()
     queue = declared(drive, REDIRECT_TO_DLQ, 1, dead_letter_name="grave")
     drive.broker.queues.redirect(drive.message("q"), queue, drive.now_us)

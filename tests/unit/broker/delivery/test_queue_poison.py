@@ -1,4 +1,4 @@
-"""A message that kills whoever takes it, among many that do not."""
+"""A poison message, which crashes every consumer that takes it, among many harmless ones."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from braidmq.broker.settings import Settings
 from braidmq.broker.topics import decode_headers
 from tests.unit.broker.drive import Drive
 
-INNOCENT = 99
+HARMLESS = 99
 POISON = b"poison"
 
 
 class Crowd:
-    """Consumers that acknowledge everything but the poison, which breaks their connection."""
+    """Consumers that acknowledge every message but the poison, which disconnects them."""
 
     def __init__(self, mode: int, window: int) -> None:
         self.drive = Drive(Settings(window=window))
@@ -23,14 +23,14 @@ class Crowd:
         self.delivered: list[bytes] = []
 
     def publish(self, at: int) -> None:
-        for number in range(INNOCENT + 1):
+        for number in range(HARMLESS + 1):
             self.drive.publish("q", POISON if number == at else b"%d" % number)
         self.drive.commit()
 
     def consume(self, consumer: QueueConsumer) -> bool:
-        """Take everything; say whether the consumer lived."""
+        """Take every message; say whether the consumer survived."""
         while entries := self.drive.taken(consumer):
-            for entry in entries:  # each crash takes all that was held along
+            for entry in entries:  # a crash loses every message that the consumer held
                 if entry.message.payload == POISON:
                     self.drive.disconnect(consumer)
                     return False
@@ -44,8 +44,10 @@ class Crowd:
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("window", [8, 1024])
 @pytest.mark.parametrize("mode", [ROUND_ROBIN, PRIORITY_BASED, FAN_OUT_WITH_ACK])
-def test_poison_dies_alone(mode: int, window: int, *, restarts: bool) -> None:
-    """After three deliveries it is a dead letter; every innocent one is delivered."""
+def test_only_the_poison_becomes_a_dead_letter(
+    mode: int, window: int, *, restarts: bool
+) -> None:
+    """After three deliveries; every harmless message is delivered once."""
     crowd = Crowd(mode, window)
     crowd.publish(at=50)
     deaths = 0
@@ -62,14 +64,14 @@ def test_poison_dies_alone(mode: int, window: int, *, restarts: bool) -> None:
     assert 3 == deaths
     assert [POISON] == [letter.body.removeprefix(b"\0\5dlq.q") for letter in letters]
     assert "3" == decode_headers(letters[0].headers)["deathAttempts"]
-    assert {b"%d" % number for number in range(INNOCENT + 1) if number != 50} == set(
+    assert {b"%d" % number for number in range(HARMLESS + 1) if number != 50} == set(
         crowd.delivered
     )
-    assert INNOCENT == len(crowd.delivered)
+    assert HARMLESS == len(crowd.delivered)
 
 
 def test_the_last_allowed_delivery_goes_alone() -> None:
-    """Its consumer holds nothing else, and gets nothing else until it has answered."""
+    """Its consumer holds nothing else, and gets nothing else until it settles it."""
     drive = Drive()
     queue = drive.declare("q")
     consumer = drive.join(queue)
@@ -86,7 +88,7 @@ def test_the_last_allowed_delivery_goes_alone() -> None:
 
 
 def test_with_one_attempt_every_delivery_goes_alone() -> None:
-    """However large the prefetch."""
+    """However large the prefetch is."""
     drive = Drive()
     policy = Policy()
     policy.max_attempts = 1
@@ -98,8 +100,8 @@ def test_with_one_attempt_every_delivery_goes_alone() -> None:
     assert 1 == queue.waiting()
 
 
-def test_a_last_chance_waits_for_who_is_idle_and_nothing_new_goes_before_it() -> None:
-    """Else it would wait for ever behind busy consumers."""
+def test_a_last_chance_waits_for_an_idle_consumer_and_holds_back_new_messages() -> None:
+    """Otherwise it could wait for ever while all consumers are busy."""
     drive = Drive()
     policy = Policy()
     policy.max_attempts = 2

@@ -1,9 +1,9 @@
-"""Queues by priority: what is urgent goes first, and within it what is old."""
+"""Priority queues: urgent messages first, and the oldest first within a priority."""
 
 import pytest
 
 from braidmq.broker.delivery.queue import Queue
-from braidmq.broker.policy import DROP_OLDEST, PRIORITY_BASED, Policy
+from braidmq.broker.policy import DROP_OLDEST, PRIORITY_BASED
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import (
     PRIORITY_CRITICAL,
@@ -11,18 +11,14 @@ from braidmq.broker.topics import (
     PRIORITY_LOW,
     PRIORITY_NORMAL,
 )
-from tests.unit.broker.drive import Drive, S
+from tests.unit.broker.drive import Drive, S, policy_of
 
 ACK_TIMEOUT_US = 32 * S
 EVERY_PRIORITY = (PRIORITY_LOW, PRIORITY_CRITICAL, PRIORITY_NORMAL, PRIORITY_HIGH)
 
 
 def declared(drive: Drive, **given: int) -> Queue:
-    policy = Policy()
-    policy.mode = PRIORITY_BASED
-    for name, value in given.items():
-        setattr(policy, name, value)
-    return drive.declare("q", policy)
+    return drive.declare("q", policy_of(mode=PRIORITY_BASED, **given))
 
 
 def publish(drive: Drive, *priorities: int) -> list[int]:
@@ -32,8 +28,8 @@ def publish(drive: Drive, *priorities: int) -> list[int]:
 
 
 @pytest.mark.parametrize("window", [1, 2, 64])
-def test_urgent_messages_go_first_and_older_ones_among_them(window: int) -> None:
-    """Read from the log or at hand."""
+def test_the_most_urgent_and_then_the_oldest_messages_go_first(window: int) -> None:
+    """Read from the log or from memory."""
     drive = Drive(Settings(window=window))
     queue = declared(drive)
     ids = publish(drive, *EVERY_PRIORITY, *EVERY_PRIORITY)
@@ -43,7 +39,7 @@ def test_urgent_messages_go_first_and_older_ones_among_them(window: int) -> None
 
 
 def test_the_order_survives_a_restart() -> None:
-    """Each priority has its own place in the log, also across a snapshot."""
+    """Each priority keeps its own position in the log, also in a snapshot."""
     drive = Drive(Settings(window=2))
     queue = declared(drive)
     ids = publish(drive, *EVERY_PRIORITY, *EVERY_PRIORITY)
@@ -63,8 +59,8 @@ def test_the_order_survives_a_restart() -> None:
     )
 
 
-def test_what_comes_back_goes_before_others_of_its_priority() -> None:
-    """But not before what is more urgent."""
+def test_a_returned_message_goes_before_others_of_its_priority() -> None:
+    """But not before a more urgent one."""
     drive = Drive()
     queue = declared(drive)
     consumer = drive.join(queue, 1)
@@ -76,8 +72,8 @@ def test_what_comes_back_goes_before_others_of_its_priority() -> None:
     assert [*urgent, 2, 3] == drive.ack_all(consumer)
 
 
-def test_nothing_lower_goes_while_something_higher_is_being_read() -> None:
-    """It is in the log only, and first in line all the same."""
+def test_lower_priorities_wait_while_a_higher_one_is_being_read() -> None:
+    """A message that is only in the log still goes first."""
     drive = Drive(Settings(window=1))
     queue = declared(drive)
     publish(drive, PRIORITY_HIGH, PRIORITY_LOW)
@@ -90,8 +86,8 @@ def test_nothing_lower_goes_while_something_higher_is_being_read() -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_lower_priorities_flow_while_publishers_go_on(*, restarted: bool) -> None:
-    """What others publish keeps no lane behind: after one look, it is known to be empty."""
+def test_lower_priorities_flow_while_publishers_keep_publishing(*, restarted: bool) -> None:
+    """Publishing at one priority does not put the lane of another behind."""
     drive = Drive()
     declared(drive)
     publish(drive, PRIORITY_CRITICAL, PRIORITY_LOW)
@@ -100,7 +96,7 @@ def test_lower_priorities_flow_while_publishers_go_on(*, restarted: bool) -> Non
     queue = drive.queue("q")
     consumer = drive.broker.queues.join(drive.join(queue, 0).peer, queue, 100)
     drive.broker.queues.pump(queue, drive.now_us)
-    for _ in range(20):  # the log is never quite read to its end
+    for _ in range(20):  # reads never quite reach the end of the log
         drive.publish("q", priority=PRIORITY_LOW)
         drive.requests += drive.broker.take_reads(drive.now_us)
         drive.commit_batch()
@@ -109,8 +105,8 @@ def test_lower_priorities_flow_while_publishers_go_on(*, restarted: bool) -> Non
     assert len(drive.pushed(consumer)) >= 15
 
 
-def test_a_last_chance_keeps_lower_priorities_waiting() -> None:
-    """Until somebody holds nothing else, and gets it."""
+def test_a_last_chance_holds_back_lower_priorities() -> None:
+    """Until an idle consumer takes it."""
     drive = Drive()
     queue = declared(drive, max_attempts=2)
     consumer = drive.join(queue, 2)
@@ -125,7 +121,7 @@ def test_a_last_chance_keeps_lower_priorities_waiting() -> None:
 
 
 def test_the_oldest_of_the_lowest_priority_is_dropped() -> None:
-    """However old what is more urgent is."""
+    """However old the more urgent messages are."""
     drive = Drive()
     queue = declared(drive, max_size=3, overflow=DROP_OLDEST)
     publish(drive, PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_LOW, PRIORITY_NORMAL, PRIORITY_LOW)
@@ -135,8 +131,8 @@ def test_the_oldest_of_the_lowest_priority_is_dropped() -> None:
     assert 2 == drive.broker.stats.dropped.overflow
 
 
-def test_what_is_urgent_is_dropped_when_there_is_nothing_else() -> None:
-    """The bound holds for all priorities together."""
+def test_urgent_messages_are_dropped_if_there_are_no_others() -> None:
+    """The limit applies to all priorities together."""
     drive = Drive()
     queue = declared(drive, max_size=1, overflow=DROP_OLDEST)
     publish(drive, PRIORITY_HIGH, PRIORITY_CRITICAL, PRIORITY_HIGH)
@@ -144,8 +140,8 @@ def test_what_is_urgent_is_dropped_when_there_is_nothing_else() -> None:
     assert [3] == drive.ack_all(drive.join(queue))
 
 
-def test_memory_only_messages_go_by_priority_too() -> None:
-    """As durable ones do."""
+def test_memory_only_messages_are_ordered_by_priority_too() -> None:
+    """Just like durable ones."""
     drive = Drive()
     queue = declared(drive, durable=False)
     for priority in EVERY_PRIORITY:

@@ -1,4 +1,4 @@
-"""When a queue is full. What becomes of a publish then is `admission`'s verdict."""
+"""When a queue counts as full; `admission` decides what happens to a publish then."""
 
 import pytest
 
@@ -24,8 +24,8 @@ def queue_of(strategy: int, *, max_size: int = 3) -> Queue:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_only_a_queue_that_drops_the_oldest_takes_more_than_its_bound(strategy: int) -> None:
-    """One below the bound every queue has room."""
+def test_only_drop_oldest_accepts_more_than_the_limit(strategy: int) -> None:
+    """One below the limit every queue has room."""
     queue = queue_of(strategy)
     queue.lanes[0].unsettled = 2
     below = queue.has_room()
@@ -35,24 +35,24 @@ def test_only_a_queue_that_drops_the_oldest_takes_more_than_its_bound(strategy: 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_queue_without_a_bound_is_never_full(strategy: int) -> None:
-    """The backlog lives in the log."""
+def test_a_queue_without_a_limit_is_never_full(strategy: int) -> None:
+    """Its backlog is in the log."""
     queue = queue_of(strategy, max_size=0)
     queue.lanes[0].unsettled = 1_000_000
 
     assert queue.has_room()
 
 
-def test_what_is_not_committed_counts_as_waiting() -> None:
-    """A thousand publishers in one turn do not get past the bound."""
+def test_uncommitted_messages_count_as_waiting() -> None:
+    """Many publishes in one turn cannot exceed the limit."""
     queue = queue_of(DROP_NEWEST)
     queue.lanes[0].unsettled, queue.pending = 1, 2
 
     assert not queue.has_room()
 
 
-def test_what_is_in_flight_does_not_count() -> None:
-    """The bound is on what waits."""
+def test_messages_in_flight_do_not_count() -> None:
+    """The limit applies to waiting messages."""
     queue = queue_of(DROP_NEWEST)
     queue.lanes[0].unsettled, queue.lanes[0].in_flight.count = 5, 3
 

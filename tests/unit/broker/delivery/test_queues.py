@@ -1,4 +1,4 @@
-"""What a queue is made of, and what it counts."""
+"""The parts of a queue, and what it counts."""
 
 import pytest
 
@@ -50,8 +50,10 @@ def view_of(queue: Queue, *, unsettled: int, in_flight: int) -> View:
         (PRIORITY_BASED, [0, 1, 2, 3], None),
     ],
 )
-def test_lanes_by_mode(mode: int, priorities: list[int], keeps_nothing: bool | None) -> None:
-    """One lane, or one for each priority; a fan-out has a ledger instead."""
+def test_the_mode_determines_the_lanes(
+    mode: int, priorities: list[int], keeps_nothing: bool | None
+) -> None:
+    """One lane, or one per priority; a fan-out has a ledger instead."""
     queue = queue_of(mode)
 
     assert priorities == [lane.priority for lane in queue.lanes]
@@ -61,8 +63,8 @@ def test_lanes_by_mode(mode: int, priorities: list[int], keeps_nothing: bool | N
     assert all(channel.queue is queue and channel.topic is TOPIC for channel in channels)
 
 
-def test_lanes_have_ids_of_their_own_made_from_the_queues() -> None:
-    """Progress is recorded by lane; no message ever has such an id."""
+def test_lane_ids_are_derived_from_the_queues_id() -> None:
+    """Progress is recorded per lane; no message can have such an id."""
     queue = queue_of(PRIORITY_BASED)
 
     assert [(number << 60) + 7 for number in (1, 2, 3, 4)] == [lane.id for lane in queue.lanes]
@@ -70,8 +72,8 @@ def test_lanes_have_ids_of_their_own_made_from_the_queues() -> None:
     assert 7 == queue.id
 
 
-def test_a_queue_begins_behind_its_own_record() -> None:
-    """Messages above its id are its own, and a ledger knows that from the first."""
+def test_a_queue_starts_after_its_own_record() -> None:
+    """Messages above its id belong to it, and its ledger reflects that from the start."""
     queue = queue_of(FAN_OUT_WITH_ACK)
     ledger = ledger_of(queue)
 
@@ -80,7 +82,7 @@ def test_a_queue_begins_behind_its_own_record() -> None:
 
 
 def test_a_message_belongs_to_the_lane_of_its_priority() -> None:
-    """Where there is one lane, every priority does."""
+    """Without priorities there is one lane for all."""
     by_priority = queue_of(PRIORITY_BASED)
     plain = queue_of(ROUND_ROBIN)
 
@@ -88,8 +90,8 @@ def test_a_message_belongs_to_the_lane_of_its_priority() -> None:
     assert [plain.lanes[0]] * 4 == [plain.lane_of(n) for n in range(4)]
 
 
-def test_waiting_is_what_is_neither_settled_nor_in_flight() -> None:
-    """Over all lanes, with what lives in memory only."""
+def test_waiting_messages_are_neither_settled_nor_in_flight() -> None:
+    """Counted over all lanes, including memory-only messages."""
     queue = queue_of(PRIORITY_BASED)
     for lane, (unsettled, in_flight) in zip(
         queue.lanes, [(5, 2), (1, 1), (0, 0), (4, 0)], strict=True
@@ -100,8 +102,8 @@ def test_waiting_is_what_is_neither_settled_nor_in_flight() -> None:
     assert (8, 3) == (queue.waiting(), queue.in_flight_count())
 
 
-def test_the_slowest_subscriber_says_what_waits_in_a_fan_out() -> None:
-    """What is in flight is the sum of all."""
+def test_the_slowest_subscriber_determines_how_many_wait_in_a_fan_out() -> None:
+    """The number in flight is the sum over all subscribers."""
     queue = queue_of(FAN_OUT_WITH_ACK)
     ledger_of(queue).unsettled = 50
     alone = (queue.waiting(), queue.in_flight_count())
@@ -112,8 +114,8 @@ def test_the_slowest_subscriber_says_what_waits_in_a_fan_out() -> None:
     assert (7, 6) == (queue.waiting(), queue.in_flight_count())
 
 
-def test_a_fan_out_that_drops_its_oldest_says_no_more_than_its_bound() -> None:
-    """Nobody is there to read what is too much; what lives in memory only is at hand."""
+def test_a_drop_oldest_fan_out_reports_no_more_than_its_limit() -> None:
+    """The excess in the log does not count; memory-only messages are counted on top."""
     queue = queue_of(FAN_OUT_WITH_ACK, max_size=3, overflow=DROP_OLDEST)
     ledger_of(queue).unsettled = 50
     durable = queue.waiting()
@@ -122,16 +124,16 @@ def test_a_fan_out_that_drops_its_oldest_says_no_more_than_its_bound() -> None:
     assert (3, 4) == (durable, queue.waiting())
 
 
-def test_nobody_waits_less_than_not_at_all() -> None:
-    """Until the log is read, a view of it may be smaller than what is in flight."""
+def test_the_number_of_waiting_messages_is_never_negative() -> None:
+    """Until the log is read, a view may count fewer messages than it has in flight."""
     queue = queue_of(FAN_OUT_WITH_ACK)
     view_of(queue, unsettled=0, in_flight=2)
 
     assert 0 == queue.waiting()
 
 
-def test_an_id_that_no_log_reaches_is_our_own_mistake() -> None:
-    """The bits above are the lanes'."""
+def test_an_id_that_no_log_can_reach_is_a_programming_error() -> None:
+    """The high bits belong to the lanes."""
     queue = Queue(TOPIC, Policy(), of_policy(Policy(), Settings()), 0)
     with pytest.raises(AssertionError):
         queue.begin(1 << 60)

@@ -1,4 +1,4 @@
-"""How messages come back, the last allowed delivery, and dead letters."""
+"""Redelivery, the last allowed delivery, and dead letters."""
 
 from braidmq.broker.broker import DELIVERED, UNKNOWN
 from braidmq.broker.delivery.subscriptions import Consumer
@@ -19,7 +19,7 @@ def consumer_of(drive: Drive, subscription_id: int = 1) -> Consumer:
 
 
 def deliver_and_lose(drive: Drive, times: int, subscription_id: int = 1) -> list[int]:
-    """Take one message and disconnect, again and again."""
+    """Take one message and disconnect, several times."""
     taken = []
     for _ in range(times):
         consumer = consumer_of(drive, subscription_id)
@@ -28,11 +28,11 @@ def deliver_and_lose(drive: Drive, times: int, subscription_id: int = 1) -> list
     return taken
 
 
-# Back.
+# Redelivery.
 
 
-def test_an_unacknowledged_message_comes_back_when_its_timer_ends() -> None:
-    """Same tag, ahead of newer ones; each time it waits twice as long."""
+def test_an_unacknowledged_message_is_redelivered_when_its_timer_ends() -> None:
+    """With the same tag, ahead of newer ones; the delay doubles each time."""
     drive = Drive()
     consumer = drive.subscribe("a")
     first, second = drive.publish_many("a", 2)
@@ -47,8 +47,8 @@ def test_an_unacknowledged_message_comes_back_when_its_timer_ends() -> None:
     assert 3 == drive.broker.stats.redelivered
 
 
-def test_an_acknowledgement_after_the_timer_is_honoured() -> None:
-    """The tag is open until the message has its end; twice is once too often."""
+def test_an_acknowledgement_after_the_timeout_is_honoured() -> None:
+    """The tag stays open until the message is settled; a second ACK is unknown."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 2)
@@ -60,8 +60,8 @@ def test_an_acknowledgement_after_the_timer_is_honoured() -> None:
     assert [ids[1], 0] == drive.poll_ids(consumer, 2)
 
 
-def test_a_message_that_was_never_handed_out_has_no_open_tag() -> None:
-    """Nor has one of another topic, nor an id that does not exist."""
+def test_an_undelivered_message_has_no_open_tag() -> None:
+    """Neither has a message of another topic or an id that does not exist."""
     drive = Drive()
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 1) + drive.publish_many("b", 1)
@@ -69,8 +69,8 @@ def test_a_message_that_was_never_handed_out_has_no_open_tag() -> None:
     assert 3 * [UNKNOWN] == [drive.ack(consumer, tag) for tag in (*ids, 999)]
 
 
-def test_what_a_lost_consumer_held_returns_at_once() -> None:
-    """To the others, oldest first, with the attempts that were made."""
+def test_a_lost_consumers_messages_are_redelivered_at_once() -> None:
+    """To the other consumers, oldest first, with their attempts counted."""
     drive = Drive()
     first = drive.subscribe("a")
     second = consumer_of(drive)
@@ -85,8 +85,8 @@ def test_what_a_lost_consumer_held_returns_at_once() -> None:
     )
 
 
-def test_no_newer_message_is_pushed_ahead_of_those_that_came_back_together() -> None:
-    """One is buried and makes room in the window; the other's redelivery takes it."""
+def test_no_newer_message_is_pushed_ahead_of_returned_ones() -> None:
+    """One is dead-lettered and makes room in the window; the other is redelivered into it."""
     settings = Settings(window=2, max_retries=2, retry_backoff_max_us=BACKOFF_US)
     drive = Drive(settings)
     consumer = drive.subscribe("a")
@@ -107,7 +107,7 @@ def test_no_newer_message_is_pushed_ahead_of_those_that_came_back_together() -> 
 
 
 def test_the_last_allowed_delivery_goes_alone() -> None:
-    """To a consumer that holds nothing else, and gets nothing else until it is settled."""
+    """Its consumer holds nothing else, and gets nothing else until it is settled."""
     drive = Drive(Settings(max_retries=2))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 4)
@@ -122,7 +122,7 @@ def test_the_last_allowed_delivery_goes_alone() -> None:
 
 
 def test_a_busy_consumer_is_not_starved_by_a_last_chance() -> None:
-    """It gets no new message while one waits, so it becomes idle and takes it."""
+    """It gets no new message while the last chance waits, so it becomes idle and takes it."""
     drive = Drive(Settings(max_retries=2))
     consumer = drive.subscribe("a")
     first, *rest = drive.publish_many("a", 5)
@@ -141,7 +141,7 @@ def test_a_busy_consumer_is_not_starved_by_a_last_chance() -> None:
 
 
 def test_a_waiting_last_chance_does_not_hold_memory_only_messages_back() -> None:
-    """They are not taken along by anything."""
+    """A crash of their consumer cannot cost them an attempt."""
     drive = Drive(Settings(max_retries=2))
     consumer = drive.subscribe("a")
     drive.publish_many("a", 2)
@@ -154,8 +154,8 @@ def test_a_waiting_last_chance_does_not_hold_memory_only_messages_back() -> None
     assert b"quick" == delivery.message.payload
 
 
-def test_ninety_nine_innocent_neighbours_survive_a_poison_message() -> None:
-    """A consumer that dies of one message, with all it holds, buries that one alone."""
+def test_ninety_nine_harmless_messages_survive_a_poison_message() -> None:
+    """Consumers crash with everything they hold, but only the poison is dead-lettered."""
     drive = Drive(Settings(max_retries=3))
     drive.subscribe("a")
     ids = drive.publish_many("a", 100)
@@ -181,8 +181,8 @@ def test_ninety_nine_innocent_neighbours_survive_a_poison_message() -> None:
     assert 0 == drive.broker.dispatch.windows.held_bytes
 
 
-def test_an_expired_last_chance_stops_nobody() -> None:
-    """A busy consumer goes on with the next message."""
+def test_an_expired_last_chance_holds_nothing_back() -> None:
+    """A busy consumer gets the next message."""
     drive = Drive(Settings(max_retries=2))
     consumer = drive.subscribe("a")
     drive.publish("a", ttl_us=100)
@@ -198,13 +198,13 @@ def test_an_expired_last_chance_stops_nobody() -> None:
     assert 1 == drive.broker.stats.expired
 
 
-# The end.
+# Dead letters.
 
 
-def test_after_exactly_max_retries_deliveries_comes_the_dead_letter() -> None:
-    """On `dlq.<topic>`, with the payload, the reason, the topic and the number."""
+def test_a_message_is_dead_lettered_after_exactly_max_retries_deliveries() -> None:
+    """On `dlq.<topic>`, with the payload, the reason, the topic and the attempts."""
     drive = Drive(Settings(max_retries=3))
-    graveyard = drive.subscribe("dlq.a", name="bob")
+    dead_letter_consumer = drive.subscribe("dlq.a", name="bob")
     drive.subscribe("a")
     message = drive.message("a", b"poison")
     message.headers = encode_headers({"trace": "7"})
@@ -214,7 +214,7 @@ def test_after_exactly_max_retries_deliveries_comes_the_dead_letter() -> None:
 
     assert [poison, poison, poison, 0] == deliver_and_lose(drive, 4, 2)
     drive.commit()
-    delivery = drive.poll(graveyard)
+    delivery = drive.poll(dead_letter_consumer)
     assert delivery is not None
     assert body_of("dlq.a", b"poison") == delivery.message.body
     assert (3, 2) == (delivery.message.priority, delivery.message.origin)
@@ -224,12 +224,12 @@ def test_after_exactly_max_retries_deliveries_comes_the_dead_letter() -> None:
         "deathQueue": "a",
         "deathAttempts": "3",
     } == decode_headers(delivery.message.headers)
-    assert drive.poll(graveyard) is None
+    assert drive.poll(dead_letter_consumer) is None
     assert 1 == drive.broker.stats.dead_lettered
 
 
-def test_the_timer_buries_as_a_disconnect_does() -> None:
-    """Nobody needs to leave."""
+def test_a_timeout_dead_letters_as_a_disconnect_does() -> None:
+    """No consumer needs to leave."""
     drive = Drive(Settings(max_retries=1))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 1)
@@ -242,8 +242,8 @@ def test_the_timer_buries_as_a_disconnect_does() -> None:
     assert 0 == drive.broker.in_flight_count()
 
 
-def test_dead_letters_never_die_again() -> None:
-    """They have no attempt limit, and no delivery of them needs to go alone."""
+def test_dead_letters_are_never_dead_lettered_again() -> None:
+    """They have no attempt limit, and none needs to be delivered alone."""
     drive = Drive(Settings(max_retries=2))
     drive.subscribe("dlq.a")
     ids = drive.publish_many("dlq.a", 3)
@@ -256,8 +256,8 @@ def test_dead_letters_never_die_again() -> None:
     assert 0 == drive.broker.stats.dead_lettered
 
 
-def test_a_dead_letter_that_the_log_refused_comes_back_and_is_buried_later() -> None:
-    """It is handed to nobody meanwhile, its tag stays open, and nothing is lost or doubled."""
+def test_a_refused_dead_letter_is_retried_later() -> None:
+    """Meanwhile its message is not delivered and its tag stays open; nothing is duplicated."""
     drive = Drive(Settings(max_retries=1))
     consumer = drive.subscribe("a")
     ids = drive.publish_many("a", 2)
@@ -280,8 +280,8 @@ def test_a_dead_letter_that_the_log_refused_comes_back_and_is_buried_later() -> 
     assert 0 == drive.poll_id(consumer_of(drive))
 
 
-def test_messages_that_wait_for_their_dead_letter_keep_their_place() -> None:
-    """While the log is full a poison backlog cannot fill the memory one by one."""
+def test_messages_waiting_to_be_dead_lettered_keep_their_place() -> None:
+    """While the log is full, a backlog of poison messages cannot fill the memory."""
     drive = Drive(Settings(max_retries=1, window=4))
     drive.subscribe("a")
     ids = drive.publish_many("a", 40)
@@ -297,7 +297,7 @@ def test_messages_that_wait_for_their_dead_letter_keep_their_place() -> None:
 
 
 def test_a_refused_dead_letter_of_an_ended_subscription_leaves_nothing() -> None:
-    """Neither bytes that are held nor a letter."""
+    """Neither held bytes nor a letter."""
     drive = Drive(Settings(max_retries=1))
     consumer = drive.subscribe("a")
     drive.publish_many("a", 1)

@@ -1,20 +1,20 @@
-"""Dead letters on their way back to where they came from."""
+"""Replays: dead letters sent back to their queue."""
 
 import pytest
 
 from braidmq.broker import dead_letters
 from braidmq.broker.delivery.replays import REPLAY_BYTES_MAX
-from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, Policy
+from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import decode_headers
-from tests.unit.broker.buried import buried, replay
-from tests.unit.broker.drive import Drive, S
+from tests.unit.broker.buried import make_dead_letters, replay
+from tests.unit.broker.drive import Drive, S, policy_of
 
 
-def test_letters_go_back_as_they_were() -> None:
-    """The oldest first, with payload and headers, and nothing of their death."""
+def test_replayed_letters_are_as_they_were() -> None:
+    """The oldest first, with payload and headers, and without the death headers."""
     drive = Drive()
-    letters = buried(drive, 3)
+    letters = make_dead_letters(drive, 3)
     replay(drive, letters, 2)
     deliveries = drive.pushed(drive.join(drive.queue("q")))
 
@@ -26,10 +26,10 @@ def test_letters_go_back_as_they_were() -> None:
     assert 3 == drive.broker.stats.dead_lettered
 
 
-def test_a_letter_is_never_in_both_places_nor_in_neither() -> None:
-    """One record moves it: a crash before the commit leaves it, one after it does not."""
+def test_a_replayed_letter_is_in_exactly_one_queue() -> None:
+    """One record moves it, so a crash before the commit leaves it where it was."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     drive.broker.queues.replays.replay(letters, 2, drive.now_us)
     drive.serve_reads()
     drive.restart()
@@ -41,10 +41,10 @@ def test_a_letter_is_never_in_both_places_nor_in_neither() -> None:
     assert (0, 2) == (drive.queue("dlq.q").waiting(), drive.queue("q").waiting())
 
 
-def test_what_the_log_refused_is_a_letter_again() -> None:
-    """The replay ends there; nothing is lost, and nothing counts as a new death."""
+def test_a_refused_replay_leaves_the_letters() -> None:
+    """The replay ends; nothing is lost, and nothing counts as a new dead letter."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     drive.broker.queues.replays.replay(letters, 2, drive.now_us)
     drive.serve_reads()
     drive.refuse()
@@ -56,10 +56,10 @@ def test_what_the_log_refused_is_a_letter_again() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 1024])
-def test_the_log_is_given_a_few_bytes_at_a_time(window: int) -> None:
-    """The rest goes when those are committed, until as many went as were asked for."""
+def test_a_replay_writes_a_limited_number_of_bytes_at_a_time(window: int) -> None:
+    """It continues after each commit until the requested count is reached."""
     drive = Drive(Settings(window=window))
-    letters = buried(drive, 12, size=REPLAY_BYTES_MAX // 4)
+    letters = make_dead_letters(drive, 12, size=REPLAY_BYTES_MAX // 4)
     drive.broker.queues.replays.replay(letters, 11, drive.now_us)
     drive.serve_reads()
     at_once = len(drive.broker.outgoing.pending())
@@ -71,10 +71,10 @@ def test_the_log_is_given_a_few_bytes_at_a_time(window: int) -> None:
     assert [] == drive.broker.dispatch.queues.replays.running
 
 
-def test_letters_that_say_nothing_stay_and_keep_nobody_waiting() -> None:
-    """Somebody published to the queue of dead letters: where would it go back to?"""
+def test_letters_of_unknown_origin_stay_and_do_not_block_others() -> None:
+    """A message published directly to the dead-letter queue has no queue to return to."""
     drive = Drive()
-    letters = buried(drive, 1)
+    letters = make_dead_letters(drive, 1)
     strange = drive.publish_many("dlq.q", 2)
     again = drive.join(drive.queue("q"))
     drive.publish_many("q", 1)
@@ -89,10 +89,10 @@ def test_letters_that_say_nothing_stay_and_keep_nobody_waiting() -> None:
     assert strange == drive.pushed_ids(drive.join(drive.queue("dlq.q")))
 
 
-def test_letters_that_say_nothing_can_be_consumed_after_the_replay() -> None:
-    """They were set aside for it only."""
+def test_letters_of_unknown_origin_can_be_consumed_after_the_replay() -> None:
+    """They are set aside only during the replay."""
     drive = Drive()
-    letters = buried(drive, 1)
+    letters = make_dead_letters(drive, 1)
     strange = drive.publish_many("dlq.q", 1)
     replay(drive, letters, 2)
 
@@ -100,12 +100,12 @@ def test_letters_that_say_nothing_can_be_consumed_after_the_replay() -> None:
     assert 0 == letters.waiting()
 
 
-def test_a_letter_that_was_purged_while_set_aside_does_not_come_back() -> None:
-    """The replay waits for the log; an operator does not."""
+def test_a_letter_purged_while_set_aside_does_not_come_back() -> None:
+    """An operator purges the queue while the replay waits for the log."""
     drive = Drive()
     drive.declare("dlq.q")
     drive.publish_many("dlq.q", 1)
-    letters = buried(drive, 2, size=REPLAY_BYTES_MAX)
+    letters = make_dead_letters(drive, 2, size=REPLAY_BYTES_MAX)
     drive.broker.queues.replays.replay(letters, 3, drive.now_us)
     drive.serve_reads()
     aside = len(letters.unsendable)
@@ -118,10 +118,10 @@ def test_a_letter_that_was_purged_while_set_aside_does_not_come_back() -> None:
     assert [] == drive.pushed_ids(drive.join(letters))
 
 
-def test_deleting_ends_a_replay() -> None:
-    """Nothing is left to go back."""
+def test_deleting_the_queue_ends_its_replay() -> None:
+    """Only what had been written already is replayed."""
     drive = Drive()
-    letters = buried(drive, 5, size=REPLAY_BYTES_MAX)
+    letters = make_dead_letters(drive, 5, size=REPLAY_BYTES_MAX)
     drive.broker.queues.replays.replay(letters, 5, drive.now_us)
     drive.serve_reads()
     drive.broker.queues.delete(letters)
@@ -132,10 +132,10 @@ def test_deleting_ends_a_replay() -> None:
     assert 1 == drive.queue("q").waiting()
 
 
-def test_two_replays_of_one_queue_are_one() -> None:
-    """The larger count counts."""
+def test_replays_of_the_same_queue_are_merged() -> None:
+    """The largest count applies."""
     drive = Drive()
-    letters = buried(drive, 5, size=REPLAY_BYTES_MAX)
+    letters = make_dead_letters(drive, 5, size=REPLAY_BYTES_MAX)
     for count in (2, 4, 3):
         drive.broker.queues.replays.replay(letters, count, drive.now_us)
     listed = len(drive.broker.dispatch.queues.replays.running)
@@ -145,10 +145,10 @@ def test_two_replays_of_one_queue_are_one() -> None:
     assert (1, 1) == (listed, letters.waiting())
 
 
-def test_what_has_come_back_from_a_consumer_goes_too() -> None:
-    """It waits, as the others do."""
+def test_letters_returned_by_a_consumer_are_replayed_too() -> None:
+    """They wait like the others."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     consumer = drive.join(letters, 1)
     drive.leave(consumer)
     replay(drive, letters, 2)
@@ -156,25 +156,21 @@ def test_what_has_come_back_from_a_consumer_goes_too() -> None:
     assert (0, 2) == (letters.waiting(), drive.queue("q").waiting())
 
 
-def test_letters_may_wait_by_priority() -> None:
-    """A queue that others bury in may be of any mode: the most urgent go first."""
+def test_a_priority_queue_of_dead_letters_can_be_replayed() -> None:
+    """A declared dead-letter queue may have any mode."""
     drive = Drive()
-    grave = Policy()
-    grave.mode = PRIORITY_BASED
-    letters = drive.declare("grave", grave)
-    buried(drive, 3, dead_letter_name="grave")
+    letters = drive.declare("grave", policy_of(mode=PRIORITY_BASED))
+    make_dead_letters(drive, 3, dead_letter_name="grave")
     replay(drive, letters, 3)
 
     assert (0, 3) == (letters.waiting(), drive.queue("q").waiting())
 
 
-def test_a_fan_out_sends_nothing_back() -> None:
-    """Its letters are its subscribers' business."""
+def test_a_fan_out_is_not_replayed() -> None:
+    """Its letters are for its subscribers."""
     drive = Drive()
-    grave = Policy()
-    grave.mode = FAN_OUT_WITH_ACK
-    letters = drive.declare("grave", grave)
-    buried(drive, 2, dead_letter_name="grave")
+    letters = drive.declare("grave", policy_of(mode=FAN_OUT_WITH_ACK))
+    make_dead_letters(drive, 2, dead_letter_name="grave")
     drive.restart()
     letters = drive.queue("grave")
     replay(drive, letters, 2)
@@ -183,10 +179,10 @@ def test_a_fan_out_sends_nothing_back() -> None:
     assert 2 == len(drive.pushed(drive.join(letters)))
 
 
-def test_letters_go_back_to_a_topic_whose_queue_is_gone() -> None:
-    """They are messages of it again, whoever wants them."""
+def test_letters_are_replayed_to_the_topic_of_a_deleted_queue() -> None:
+    """A subscriber of the topic gets them."""
     drive = Drive()
-    letters = buried(drive, 1)
+    letters = make_dead_letters(drive, 1)
     drive.broker.queues.delete(drive.queue("q"))
     subscriber = drive.subscribe("q")
     replay(drive, letters, 1)
@@ -196,10 +192,10 @@ def test_letters_go_back_to_a_topic_whose_queue_is_gone() -> None:
     assert (b"0", 0) == (delivery.message.payload, letters.waiting())
 
 
-def test_a_letter_that_goes_back_has_its_time_again() -> None:
-    """It died of old age: it would at once do so again."""
+def test_a_replayed_letter_gets_a_new_time_to_live() -> None:
+    """If it had expired, it would otherwise expire again at once."""
     drive = Drive()
-    letters = buried(drive, 1, ttl_us=5 * S)
+    letters = make_dead_letters(drive, 1, ttl_us=5 * S)
     drive.advance(60 * S)
     replay(drive, letters, 1)
     (delivery,) = drive.pushed(drive.join(drive.queue("q")))

@@ -1,38 +1,18 @@
-"""Queues at work: their life, the ends that a delivery can have, and purging."""
-
-import pytest
+"""Queues: declaration and deletion, and the ways in which a delivery can end."""
 
 from braidmq.broker import dead_letters
-from braidmq.broker.delivery.queue import QueueConsumer
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings
-from tests.unit.broker.drive import Drive, S, entries_of
+from tests.unit.broker.drive import Drive, S, entries_of, policy_of
 
 ACK_TIMEOUT_US = 32 * S  # with the first backoff
 
 
-@pytest.fixture
-def drive() -> Drive:
-    return Drive()
+# Declaration and deletion.
 
 
-def held(drive: Drive, *consumers: QueueConsumer) -> list[list[int]]:
-    """Return the ids that were pushed to each."""
-    return [drive.pushed_ids(consumer) for consumer in consumers]
-
-
-def limited(**given: int | bool | str) -> Policy:
-    policy = Policy()
-    for name, value in given.items():
-        setattr(policy, name, value)
-    return policy
-
-
-# A queue's life.
-
-
-def test_a_queue_keeps_what_comes_after_its_declaration(drive: Drive) -> None:
-    """Also what comes while nobody consumes it, without holding it in memory."""
+def test_a_queue_keeps_messages_published_after_its_declaration(drive: Drive) -> None:
+    """Also while it has no consumer, without holding them in memory."""
     drive.publish("q", b"before")
     queue = drive.declare("q")
     ids = drive.publish_many("q", 5)
@@ -42,8 +22,10 @@ def test_a_queue_keeps_what_comes_after_its_declaration(drive: Drive) -> None:
     assert (0, 5) == (queue.waiting(), queue.in_flight_count())
 
 
-def test_what_was_on_its_way_before_the_declaration_is_not_the_queues(drive: Drive) -> None:
-    """Ids decide, not the moment of the commit."""
+def test_messages_accepted_before_the_declaration_do_not_belong_to_the_queue(
+    drive: Drive,
+) -> None:
+    """The ids decide, not the time of the commit."""
     drive.publish("q", b"before")
     queue = drive.broker.queues.declare(drive.topic("q"), Policy(), drive.now_us)
     late = drive.publish("q", b"after")
@@ -53,8 +35,8 @@ def test_what_was_on_its_way_before_the_declaration_is_not_the_queues(drive: Dri
     assert [late] == drive.pushed_ids(drive.join(queue))
 
 
-def test_a_queue_without_a_word_has_what_the_settings_say() -> None:
-    """But queues of dead letters have no limits, whatever the settings."""
+def test_the_default_policy_follows_the_settings() -> None:
+    """But dead-letter queues have no limits, whatever the settings are."""
     drive = Drive(Settings(queue_attempts_max=7, queue_ttl_us=9 * S))
     plain = drive.broker.queues.new_policy("q")
     letters = drive.broker.queues.new_policy("dlq.q")
@@ -63,17 +45,17 @@ def test_a_queue_without_a_word_has_what_the_settings_say() -> None:
     assert (0, 0, False) == (letters.max_attempts, letters.ttl_us, letters.dead_letters)
 
 
-def test_deleting_ends_what_waits_and_what_is_in_flight(drive: Drive) -> None:
-    """Its subscriptions end with it, and a later queue of that name begins empty."""
+def test_deleting_a_queue_ends_waiting_messages_and_those_in_flight(drive: Drive) -> None:
+    """Its consumers are removed, and a later queue of the same name starts empty."""
     queue = drive.declare("q")
     drive.publish_many("q", 3)
     consumer = drive.join(queue, 1)
     (entry,) = drive.taken(consumer)
-    given = drive.broker.queues.delete(queue)
+    record_id = drive.broker.queues.delete(queue)
     drive.commit()
     again = drive.declare("q")
 
-    assert given == drive.broker.committed_id - 1
+    assert record_id == drive.broker.committed_id - 1
     assert {} == consumer.peer.consumers
     assert entry.channel.ended
     assert (0, 0) == (again.waiting(), drive.broker.in_flight_count())
@@ -82,7 +64,7 @@ def test_deleting_ends_what_waits_and_what_is_in_flight(drive: Drive) -> None:
 
 
 def test_a_deleted_queue_stays_deleted(drive: Drive) -> None:
-    """Across a restart, and when the log had no room for it at first."""
+    """After a restart, and even if the log refused the deletion at first."""
     queue = drive.declare("q")
     drive.publish_many("q", 3)
     drive.broker.queues.delete(queue)
@@ -94,8 +76,8 @@ def test_a_deleted_queue_stays_deleted(drive: Drive) -> None:
     assert {} == drive.broker.queues.by_name
 
 
-def test_a_declaration_that_the_log_refused_was_none(drive: Drive) -> None:
-    """Nor is its end of any consequence: whoever joined it is out."""
+def test_a_refused_declaration_creates_no_queue(drive: Drive) -> None:
+    """Its consumers are removed, and deleting it has no effect."""
     queue = drive.broker.queues.declare(drive.topic("q"), Policy(), drive.now_us)
     consumer = drive.join(queue)
     gone = drive.broker.queues.declare(drive.topic("r"), Policy(), drive.now_us)
@@ -110,22 +92,22 @@ def test_a_declaration_that_the_log_refused_was_none(drive: Drive) -> None:
     assert ["s"] == list(drive.broker.queues.by_name)
 
 
-def test_a_queue_that_others_bury_in_has_no_attempt_limit(drive: Drive) -> None:
-    """Whichever of the two is declared first; dead letters never die again."""
+def test_a_queue_for_dead_letters_of_others_has_no_attempt_limit(drive: Drive) -> None:
+    """Whichever is declared first: dead letters are never dead-lettered again."""
     first = drive.declare("grave")
-    drive.declare("q", limited(dead_letter_name="grave"))
-    drive.declare("r", limited(dead_letter_name="pit"))
+    drive.declare("q", policy_of(dead_letter_name="grave"))
+    drive.declare("r", policy_of(dead_letter_name="pit"))
     second = drive.declare("pit")
 
     assert [0, 0] == [first.rules.attempts_max, second.rules.attempts_max]
     assert [False, False] == [first.rules.dead_letters, second.rules.dead_letters]
 
 
-# The end of a delivery.
+# Ends of a delivery.
 
 
-def test_an_acknowledgement_is_for_ever(drive: Drive) -> None:
-    """After a restart only the others come back, with the attempt they had."""
+def test_an_acknowledgement_survives_a_restart(drive: Drive) -> None:
+    """Only the other messages are redelivered, and their earlier attempt counts."""
     queue = drive.declare("q")
     drive.publish_many("q", 3)
     consumer = drive.join(queue)
@@ -138,8 +120,8 @@ def test_an_acknowledgement_is_for_ever(drive: Drive) -> None:
     assert [(2, 2), (4, 2)] == [(entry.id, entry.attempts) for entry in again]
 
 
-def test_what_is_not_acknowledged_in_time_comes_back_first(drive: Drive) -> None:
-    """After the timeout and the backoff, to whoever is free; a late word still counts."""
+def test_messages_not_acknowledged_in_time_are_redelivered_first(drive: Drive) -> None:
+    """After the timeout and the backoff; a late acknowledgement still counts."""
     queue = drive.declare("q")
     consumer = drive.join(queue, 2)
     drive.publish_many("q", 4)
@@ -156,7 +138,7 @@ def test_what_is_not_acknowledged_in_time_comes_back_first(drive: Drive) -> None
 
 
 def test_a_rejected_message_is_a_dead_letter_at_once(drive: Drive) -> None:
-    """It says why, and how often it was tried."""
+    """No further attempts are made."""
     queue = drive.declare("q")
     drive.publish_many("q", 1)
     consumer = drive.join(queue)
@@ -172,8 +154,8 @@ def test_a_rejected_message_is_a_dead_letter_at_once(drive: Drive) -> None:
     assert 1 == drive.broker.stats.dead_lettered
 
 
-def test_a_requeued_message_comes_back_at_once(drive: Drive) -> None:
-    """It was an attempt, and it comes before newer ones."""
+def test_a_requeued_message_is_redelivered_at_once(drive: Drive) -> None:
+    """The first delivery counted as an attempt, and it goes before newer ones."""
     queue = drive.declare("q")
     drive.publish_many("q", 2)
     consumer = drive.join(queue, 1)
@@ -183,8 +165,8 @@ def test_a_requeued_message_comes_back_at_once(drive: Drive) -> None:
     assert [(2, 2)] == [(e.id, e.attempts) for e in drive.taken(consumer)]
 
 
-def test_a_requeued_message_keeps_away_as_long_as_was_asked(drive: Drive) -> None:
-    """Others go first meanwhile; delays are lengthened by a sixteenth at most."""
+def test_a_requeue_delay_is_respected(drive: Drive) -> None:
+    """Others go first meanwhile; the broker extends a delay by a sixteenth at most."""
     queue = drive.declare("q")
     drive.publish_many("q", 2)
     consumer = drive.join(queue, 1)
@@ -202,7 +184,7 @@ def test_a_requeued_message_keeps_away_as_long_as_was_asked(drive: Drive) -> Non
 
 
 def test_a_delayed_message_can_still_be_acknowledged(drive: Drive) -> None:
-    """Then its timer means nothing."""
+    """Its timer then has no effect."""
     queue = drive.declare("q")
     drive.publish_many("q", 1)
     consumer = drive.join(queue)
@@ -214,9 +196,9 @@ def test_a_delayed_message_can_still_be_acknowledged(drive: Drive) -> None:
     assert ([], 0) == (drive.pushed_ids(consumer), queue.waiting())
 
 
-def test_the_last_attempt_requeued_is_a_dead_letter(drive: Drive) -> None:
-    """With a delay or without."""
-    queue = drive.declare("q", limited(max_attempts=1))
+def test_requeuing_the_last_attempt_makes_a_dead_letter(drive: Drive) -> None:
+    """With or without a delay."""
+    queue = drive.declare("q", policy_of(max_attempts=1))
     drive.publish_many("q", 2)
     consumer = drive.join(queue)
     for delay_us in (0, 10 * S):
@@ -227,8 +209,8 @@ def test_the_last_attempt_requeued_is_a_dead_letter(drive: Drive) -> None:
     assert (0, 2) == (queue.waiting(), drive.queue("dlq.q").waiting())
 
 
-def test_a_message_that_came_back_is_not_handed_out_twice(drive: Drive) -> None:
-    """Its timer put it back; then its consumer says requeue, and two are free."""
+def test_a_returned_message_is_not_delivered_twice(drive: Drive) -> None:
+    """Its timer returned it, then its consumer requeued it, and two others are idle."""
     queue = drive.declare("q")
     consumer = drive.join(queue)
     drive.publish_many("q", 1)
@@ -238,12 +220,12 @@ def test_a_message_that_came_back_is_not_handed_out_twice(drive: Drive) -> None:
     drive.broker.queues.requeue(entry, 0, drive.now_us)
     ada, bob = drive.join(queue), drive.join(queue)
 
-    assert [[2], []] == held(drive, ada, bob)
+    assert [[2], []] == drive.pushed_to(ada, bob)
     assert (1, 1) == (queue.in_flight_count(), drive.broker.in_flight_count())
 
 
-def test_a_message_that_came_back_can_be_put_off(drive: Drive) -> None:
-    """Nobody gets it before its time, though it was in line already."""
+def test_a_returned_message_can_be_requeued_with_a_delay(drive: Drive) -> None:
+    """No consumer gets it earlier, although it was available already."""
     queue = drive.declare("q")
     consumer = drive.join(queue)
     drive.publish_many("q", 1)

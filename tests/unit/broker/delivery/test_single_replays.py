@@ -1,4 +1,4 @@
-"""One dead letter on its way back, from wherever it waits: at hand, or in the log only."""
+"""Replay of a single dead letter, whether it is in memory or only in the log."""
 
 import pytest
 from hypothesis import given
@@ -21,12 +21,12 @@ from braidmq.broker.delivery.replays import (
 from braidmq.broker.policy import PRIORITY_BASED, Policy
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import encode_headers
-from tests.unit.broker.buried import buried, replay
-from tests.unit.broker.drive import Drive
+from tests.unit.broker.buried import make_dead_letters, replay
+from tests.unit.broker.drive import Drive, policy_of
 
 
 def letter_ids(drive: Drive, letters: Queue) -> list[int]:
-    """Return the ids of the letters that are read into the window, oldest first."""
+    """Fill the window from the log; return the ids of its letters, oldest first."""
     for lane in letters.lanes:
         drive.broker.dispatch.effects.read_ahead(lane)
     drive.serve_reads()
@@ -34,7 +34,7 @@ def letter_ids(drive: Drive, letters: Queue) -> list[int]:
 
 
 def logged(drive: Drive, letters: Queue) -> list[int]:
-    """Return the ids of all letters that ever came to the queue."""
+    """Return the ids of all letters that the queue ever got."""
     return [
         record_id
         for record_id, record in enumerate(drive.log.records, 1)
@@ -42,8 +42,8 @@ def logged(drive: Drive, letters: Queue) -> list[int]:
     ]
 
 
-def send_one(drive: Drive, letters: Queue, letter_id: int) -> int:
-    """Send one letter back as the server does, once the log's reader is idle."""
+def replay_letter(drive: Drive, letters: Queue, letter_id: int) -> int:
+    """Replay one letter as the server does, once the log's reader is idle."""
     queues = drive.broker.queues
     outcome = queues.replays.replay_one(letters, letter_id, drive.now_us)
     if outcome != FAR:
@@ -54,7 +54,7 @@ def send_one(drive: Drive, letters: Queue, letter_id: int) -> int:
 
 
 def payloads(drive: Drive, name: str) -> list[bytes]:
-    """Consume all that waits in a queue; return the payloads."""
+    """Consume every waiting message of a queue; return the payloads."""
     consumer = drive.join(drive.queue(name))
     found: list[bytes] = []
     while entries := drive.taken(consumer):
@@ -71,14 +71,14 @@ def numbered(*numbers: int) -> list[bytes]:
     return [b"%d" % number for number in numbers]
 
 
-def test_one_letter_goes_back_from_the_middle() -> None:
-    """Of the window, or of the log where nobody consumes; the others keep their order."""
+def test_one_letter_is_replayed_from_the_middle() -> None:
+    """Of the window, or of the log; the others keep their order."""
     drive = Drive()
-    letters = buried(drive, 4)
+    letters = make_dead_letters(drive, 4)
     second, third = logged(drive, letters)[1:3]
-    outcomes = [send_one(drive, letters, second)]
+    outcomes = [replay_letter(drive, letters, second)]
     letter_ids(drive, letters)
-    outcomes.append(send_one(drive, letters, third))
+    outcomes.append(replay_letter(drive, letters, third))
     drive.commit()
     drive.restart()
 
@@ -88,10 +88,10 @@ def test_one_letter_goes_back_from_the_middle() -> None:
     assert numbered(1, 2) == payloads(drive, "q")
 
 
-def test_a_letter_that_is_held_or_gone_does_not_go_back() -> None:
-    """With a consumer it is the consumer's; sent back, it is no letter any more."""
+def test_a_letter_that_is_held_or_gone_is_not_replayed() -> None:
+    """A consumer may hold it, or it was replayed already; once returned, it can be."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     first, second = letter_ids(drive, letters)
     queues = drive.broker.queues
     sent = queues.replays.replay_one(letters, first, drive.now_us)
@@ -107,10 +107,10 @@ def test_a_letter_that_is_held_or_gone_does_not_go_back() -> None:
     assert second == entry.id
 
 
-def test_a_letter_of_unknown_origin_stays_by_itself_too() -> None:
-    """Wherever it waits: ready, or returned by a consumer."""
+def test_a_single_letter_of_unknown_origin_is_not_replayed() -> None:
+    """Whether it is ready or was returned by a consumer."""
     drive = Drive()
-    letters = buried(drive, 1)
+    letters = make_dead_letters(drive, 1)
     drive.publish_many("dlq.q", 1)
     queues = drive.broker.queues
     _, strange = letter_ids(drive, letters)
@@ -123,38 +123,38 @@ def test_a_letter_of_unknown_origin_stays_by_itself_too() -> None:
     assert (UNSENDABLE, UNSENDABLE) == (ready, returned)
 
 
-# Ahead of those before it.
+# Ahead of older letters.
 
 
 @pytest.mark.parametrize("is_saved", [False, True])
-def test_a_letter_behind_a_full_window_goes_ahead(is_saved: bool) -> None:
-    """It is not met again: by who consumes the others, or after a restart, from any record."""
+def test_a_letter_beyond_a_full_window_can_be_replayed(is_saved: bool) -> None:
+    """It does not come again, neither to a consumer of the others nor after a restart."""
     drive = Drive(Settings(window=2))
-    letters = buried(drive, 8)
+    letters = make_dead_letters(drive, 8)
     letter_ids(drive, letters)
     late = logged(drive, letters)[6]
 
-    assert SENT == send_one(drive, letters, late)
+    assert SENT == replay_letter(drive, letters, late)
     assert (2, 7) == (len(letters.lanes[0].ready), letters.waiting())
-    assert GONE == send_one(drive, letters, late)
+    assert GONE == replay_letter(drive, letters, late)
     drive.commit()
     if is_saved:
         drive.snapshot()
         drive.commit()
     drive.restart()
-    assert GONE == send_one(drive, drive.queue("dlq.q"), late)
+    assert GONE == replay_letter(drive, drive.queue("dlq.q"), late)
     assert numbered(0, 1, 2, 3, 4, 5, 7) == payloads(drive, "dlq.q")
     assert numbered(6) == payloads(drive, "q")
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_letter_that_the_log_refuses_waits_where_it_was(is_restarted: bool) -> None:
-    """With all that the log has before it, which a snapshot must not take for settled."""
+def test_a_letter_whose_replay_is_refused_stays_in_place(is_restarted: bool) -> None:
+    """So do the letters before it, which a snapshot must not record as settled."""
     drive = Drive(Settings(window=2))
-    letters = buried(drive, 8)
+    letters = make_dead_letters(drive, 8)
     letter_ids(drive, letters)
     late = logged(drive, letters)[6]
-    send_one(drive, letters, late)
+    replay_letter(drive, letters, late)
     drive.refuse()
     drive.broker.accept_again()
 
@@ -167,13 +167,13 @@ def test_a_letter_that_the_log_refuses_waits_where_it_was(is_restarted: bool) ->
     assert [] == payloads(drive, "q")
 
 
-def test_a_letter_that_the_log_refuses_after_it_was_passed_is_at_hand() -> None:
-    """The log is not read again behind the reader's place."""
+def test_a_refused_letter_that_the_reader_has_passed_is_in_memory() -> None:
+    """The log is not read again before the reader's position."""
     drive = Drive(Settings(window=4))
-    letters = buried(drive, 3)
+    letters = make_dead_letters(drive, 3)
     ids = logged(drive, letters)
     for letter_id in (ids[1], ids[0], ids[2]):
-        send_one(drive, letters, letter_id)
+        replay_letter(drive, letters, letter_id)
     drive.serve_reads()
 
     assert not letters.lanes[0].position.behind
@@ -183,10 +183,10 @@ def test_a_letter_that_the_log_refuses_after_it_was_passed_is_at_hand() -> None:
     assert numbered(0, 1, 2) == payloads(drive, "dlq.q")
 
 
-def test_a_letter_does_not_go_ahead_while_the_log_is_read() -> None:
-    """It may be among what was asked for before, and would be there twice."""
+def test_no_letter_is_replayed_ahead_while_the_log_is_read() -> None:
+    """The read may include it, and it would be there twice."""
     drive = Drive(Settings(window=2))
-    letters = buried(drive, 8)
+    letters = make_dead_letters(drive, 8)
     late = logged(drive, letters)[6]
     drive.broker.dispatch.effects.read_ahead(letters.lanes[0])
     letter = stored(letters.topic, late, drive.log.records[late - 1])
@@ -197,18 +197,16 @@ def test_a_letter_does_not_go_ahead_while_the_log_is_read() -> None:
     drive.serve_reads()
 
     assert {READING} == outcomes
-    assert SENT == send_one(drive, letters, late)
+    assert SENT == replay_letter(drive, letters, late)
 
 
-def test_a_letter_goes_ahead_in_the_lane_of_its_priority() -> None:
-    """Each lane has its own place in the log, and passes over its own letters."""
+def test_a_letter_is_replayed_ahead_in_the_lane_of_its_priority() -> None:
+    """Each lane has its own position in the log, and skips its own replayed letters."""
     drive = Drive(Settings(window=1))
-    policy = Policy()
-    policy.mode = PRIORITY_BASED
-    drive.declare("graves", policy)
-    letters = buried(drive, 8, priorities=2, dead_letter_name="graves")
+    drive.declare("graves", policy_of(mode=PRIORITY_BASED))
+    letters = make_dead_letters(drive, 8, priorities=2, dead_letter_name="graves")
     ids = {drive.log.records[one - 1][-1:]: one for one in logged(drive, letters)}
-    outcomes = [send_one(drive, letters, ids[payload]) for payload in numbered(4, 5)]
+    outcomes = [replay_letter(drive, letters, ids[payload]) for payload in numbered(4, 5)]
     drive.commit()
     drive.restart()
 
@@ -221,7 +219,7 @@ PLANTED = encode_headers({dead_letters.QUEUE_HEADER: "payroll"})
 
 
 def planted(drive: Drive, letters: str) -> int:
-    """Publish what says that it is a letter of `payroll`; return its id."""
+    """Publish a message that claims to be a dead letter of `payroll`; return its id."""
     message = drive.message(letters, b"forged")
     message.headers = PLANTED
     planted_id = drive.broker.publish(message, drive.now_us)
@@ -231,27 +229,27 @@ def planted(drive: Drive, letters: str) -> int:
 
 @pytest.mark.parametrize("window", [1, 100])
 @pytest.mark.parametrize("is_declared", [False, True])
-def test_a_letter_goes_only_where_its_like_come_from(window: int, is_declared: bool) -> None:
-    """A publisher that writes into some letters cannot reach any other queue by them."""
+def test_a_letter_is_replayed_only_to_a_queue_that_uses_these_letters(
+    window: int, is_declared: bool
+) -> None:
+    """A publisher to a dead-letter queue cannot reach other queues by forged headers."""
     drive = Drive(Settings(window=window))
-    letters = buried(drive, 3)
+    letters = make_dead_letters(drive, 3)
     if is_declared:
         drive.declare("payroll", Policy())
     forged = planted(drive, "dlq.q")
 
-    assert UNSENDABLE == send_one(drive, letters, forged)
+    assert UNSENDABLE == replay_letter(drive, letters, forged)
     replay(drive, letters, 100)
     assert numbered(0, 1, 2) == payloads(drive, "q")
     assert None is drive.broker.topics.find("payroll") or [] == payloads(drive, "payroll")
 
 
-def test_a_letter_goes_back_to_a_queue_that_declared_where_its_letters_go() -> None:
-    """And to no other that has not."""
+def test_a_letter_is_replayed_to_any_queue_that_declared_this_dead_letter_queue() -> None:
+    """Its header names one of them."""
     drive = Drive()
-    letters = buried(drive, 1, dead_letter_name="graves")
-    policy = Policy()
-    policy.dead_letter_name = "graves"
-    drive.declare("payroll", policy)
+    letters = make_dead_letters(drive, 1, dead_letter_name="graves")
+    drive.declare("payroll", policy_of(dead_letter_name="graves"))
     planted(drive, "graves")
     replay(drive, letters, 100)
 
@@ -259,33 +257,33 @@ def test_a_letter_goes_back_to_a_queue_that_declared_where_its_letters_go() -> N
     assert [b"forged"] == payloads(drive, "payroll")
 
 
-def test_a_letter_of_unknown_origin_does_not_go_ahead() -> None:
-    """Nor is it settled by the attempt."""
+def test_a_letter_of_unknown_origin_is_not_replayed_ahead() -> None:
+    """The attempt does not settle it."""
     drive = Drive(Settings(window=1))
-    letters = buried(drive, 3)
+    letters = make_dead_letters(drive, 3)
     strange = drive.publish("dlq.q")
     drive.commit()
 
-    assert UNSENDABLE == send_one(drive, letters, strange)
+    assert UNSENDABLE == replay_letter(drive, letters, strange)
     assert 4 == letters.waiting()
 
 
 def test_a_letter_of_a_deleted_queue_is_gone() -> None:
-    """Whoever has read it meanwhile does not bring it back."""
+    """Although the log still holds it."""
     drive = Drive()
-    letters = buried(drive, 2)
+    letters = make_dead_letters(drive, 2)
     drive.broker.queues.delete(letters)
 
-    assert GONE == send_one(drive, letters, logged(drive, letters)[1])
+    assert GONE == replay_letter(drive, letters, logged(drive, letters)[1])
 
 
-def test_a_queue_that_is_emptied_one_by_one_keeps_no_log() -> None:
-    """In any order; the lane has then come to the log's end."""
+def test_a_queue_emptied_letter_by_letter_does_not_hold_the_log_back() -> None:
+    """In any order; its lane then is at the end of the log."""
     drive = Drive(Settings(window=2))
-    letters = buried(drive, 6)
+    letters = make_dead_letters(drive, 6)
     ids = logged(drive, letters)
     for number in (5, 0, 3, 1, 4, 2):
-        assert SENT == send_one(drive, letters, ids[number])
+        assert SENT == replay_letter(drive, letters, ids[number])
         drive.commit()
 
     lane = letters.lanes[0]
@@ -294,10 +292,10 @@ def test_a_queue_that_is_emptied_one_by_one_keeps_no_log() -> None:
     assert len(drive.log.records) + 1 == drive.broker.needed_id()
 
 
-def test_only_so_many_ranges_go_ahead() -> None:
-    """The answer says so; those at the front still go."""
+def test_the_number_of_ranges_replayed_ahead_is_bounded() -> None:
+    """Beyond it the outcome is CROWDED; letters at the front can still be replayed."""
     drive = Drive(Settings(window=1))
-    letters = buried(drive, 4)
+    letters = make_dead_letters(drive, 4)
     first, *_, last = logged(drive, letters)
     letter_ids(drive, letters)
     lane = letters.lanes[0]
@@ -306,36 +304,36 @@ def test_only_so_many_ranges_go_ahead() -> None:
         lane.position.settled.add(last + 2 * number, last + 2 * number + 1)
 
     assert (AHEAD_RANGES_MAX, 4) == (lane.position.settled.range_count, letters.waiting())
-    assert CROWDED == send_one(drive, letters, last)
-    assert SENT == send_one(drive, letters, first)
+    assert CROWDED == replay_letter(drive, letters, last)
+    assert SENT == replay_letter(drive, letters, first)
     assert 3 == letters.waiting()
 
 
 def finish(drive: Drive) -> None:
-    """Commit until nothing is left to do: what was read may send more back."""
+    """Commit until nothing is left to do: a read may continue a replay."""
     drive.commit()
     while drive.broker.wants_commit():
         drive.commit()
 
 
-def acts() -> st.SearchStrategy[list[tuple[str, int]]]:
-    """Return what may happen to ten letters, and to the log meanwhile."""
+def steps_for_ten_letters() -> st.SearchStrategy[list[tuple[str, int]]]:
+    """Return what may happen to ten letters and to the log."""
     kinds = st.sampled_from(
         ["one", "one", "one", "oldest", "read", "commit", "refuse", "save", "crash", "ack"]
     )
     return st.lists(st.tuples(kinds, st.integers(0, 9)), max_size=30)
 
 
-@given(acts())
-def test_every_letter_is_in_one_place(steps: list[tuple[str, int]]) -> None:
-    """Where it waited, where it came from, or acknowledged; whatever happens meanwhile."""
+@given(steps_for_ten_letters())
+def test_every_letter_is_in_exactly_one_place(steps: list[tuple[str, int]]) -> None:
+    """In the dead-letter queue, in its own queue, or acknowledged, whatever happens."""
     drive = Drive(Settings(window=2))
-    ids = logged(drive, buried(drive, 10))
+    ids = logged(drive, make_dead_letters(drive, 10))
     consumed: list[bytes] = []
     for kind, number in steps:
         letters = drive.queue("dlq.q")
         if kind == "one":
-            send_one(drive, letters, ids[number])
+            replay_letter(drive, letters, ids[number])
         elif kind == "oldest":
             drive.broker.queues.replays.replay(letters, 1, drive.now_us)
         elif kind == "read":

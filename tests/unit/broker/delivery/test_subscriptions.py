@@ -1,21 +1,13 @@
-"""Subscriptions at rest: what they say of themselves."""
+"""Subscriptions: their initial state, memory and lease."""
 
 from braidmq.broker.delivery.channels import Peer
-from braidmq.broker.delivery.subscriptions import Consumer, Subscription
-from braidmq.broker.policy import Rules
+from braidmq.broker.delivery.subscriptions import Consumer
 from braidmq.broker.settings import Settings
-from braidmq.broker.topics import Topic
-from tests.unit.broker.drive import Drive
+from tests.unit.broker.drive import Drive, subscription_at
 
 
-def subscription_at(subscription_id: int) -> Subscription:
-    subscription = Subscription(Topic("a"), 1, "ada", Rules(Settings()))
-    subscription.begin(subscription_id)
-    return subscription
-
-
-def test_a_subscription_begins_behind_its_own_record() -> None:
-    """Only messages above its own id are its."""
+def test_a_subscription_starts_after_its_own_record() -> None:
+    """Only messages above its own id belong to it."""
     subscription = subscription_at(7)
 
     assert (7, 7, 7) == (
@@ -26,8 +18,8 @@ def test_a_subscription_begins_behind_its_own_record() -> None:
     assert [(0, 7)] == subscription.settled_ranges(6)
 
 
-def test_a_peer_begins_with_nothing() -> None:
-    """No principal, no room, nothing to send."""
+def test_a_new_peer_is_empty() -> None:
+    """It has no principal, no room and no deliveries."""
     peer = Peer()
     consumer = Consumer(peer, subscription_at(1))
 
@@ -46,8 +38,8 @@ def test_a_peer_begins_with_nothing() -> None:
     )
 
 
-def test_a_subscription_far_behind_costs_a_cursor() -> None:
-    """Thousands wait in the log, a window of them in memory."""
+def test_a_subscription_far_behind_holds_only_a_window() -> None:
+    """Thousands of messages wait in the log, one window of them in memory."""
     drive = Drive(Settings(window=4))
     subscription = drive.subscribe("a").subscription
     drive.publish_many("a", 3_000)
@@ -61,7 +53,7 @@ def test_a_subscription_far_behind_costs_a_cursor() -> None:
 
 
 def test_credit_renews_a_lease_even_while_the_log_is_full() -> None:
-    """A subscription that may not end then must not end later for that time."""
+    """That time must not count against it later."""
     drive = Drive(Settings(lease_us=60_000_000))
     consumer = drive.subscribe("a")
     drive.credit(consumer, 1)

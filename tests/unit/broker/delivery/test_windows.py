@@ -1,4 +1,4 @@
-"""What subscriptions may hold in memory, each and all together."""
+"""The memory limits of subscriptions, individually and together."""
 
 import pytest
 
@@ -41,8 +41,8 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_what_is_held_counts_for_one_and_for_all(bench: Bench) -> None:
-    """The sum of all subscriptions is the sum of the whole."""
+def test_held_bytes_count_per_subscription_and_in_total(bench: Bench) -> None:
+    """The total is the sum over all subscriptions."""
     other = bench.another()
     bench.windows.hold(bench.subscription, 30)
     bench.windows.hold(other, 50)
@@ -56,7 +56,7 @@ def test_what_is_held_counts_for_one_and_for_all(bench: Bench) -> None:
 
 
 def test_a_window_is_full_at_its_count(bench: Bench) -> None:
-    """However small the messages are."""
+    """However small its messages are."""
     for _ in range(9):
         bench.take_in(1)
     before = bench.windows.has_room(bench.subscription, 1)
@@ -66,8 +66,8 @@ def test_a_window_is_full_at_its_count(bench: Bench) -> None:
     assert not bench.windows.has_room(bench.subscription, 1)
 
 
-def test_a_window_is_full_at_its_bytes(bench: Bench) -> None:
-    """Exactly as many bytes as it may hold fit."""
+def test_a_window_is_full_at_its_byte_limit(bench: Bench) -> None:
+    """A message that reaches the limit exactly still fits."""
     bench.take_in(60)
 
     assert bench.windows.has_room(bench.subscription, 40)
@@ -75,7 +75,7 @@ def test_a_window_is_full_at_its_bytes(bench: Bench) -> None:
 
 
 def test_one_message_always_fits_an_empty_window(bench: Bench) -> None:
-    """Else it could never be delivered; one that is open counts, though."""
+    """Otherwise it could never be delivered; a message in flight counts, though."""
     assert bench.windows.has_room(bench.subscription, 101)
 
     entry = bench.take_in(1)
@@ -85,8 +85,8 @@ def test_one_message_always_fits_an_empty_window(bench: Bench) -> None:
     assert not bench.windows.has_room(bench.subscription, 101)
 
 
-def test_what_others_hold_leaves_no_room(bench: Bench) -> None:
-    """The budget of all comes before the window of one."""
+def test_other_subscriptions_can_use_up_the_budget(bench: Bench) -> None:
+    """The shared budget takes precedence over the window of one."""
     bench.windows.hold(bench.another(), 240)
 
     assert bench.windows.has_room(bench.subscription, 10)
@@ -94,12 +94,12 @@ def test_what_others_hold_leaves_no_room(bench: Bench) -> None:
 
 
 def test_a_message_beyond_the_budget_fits_when_nothing_is_held(bench: Bench) -> None:
-    """Else it could never be delivered."""
+    """Otherwise it could never be delivered."""
     assert bench.windows.has_room(bench.subscription, 1000)
 
 
-def test_elders_make_room_for_a_memory_only_message(bench: Bench) -> None:
-    """By count and by bytes; each that goes is counted."""
+def test_older_memory_only_messages_make_room(bench: Bench) -> None:
+    """By count and by bytes; each drop is counted."""
     for _ in range(10):
         bench.offer(5)
     by_count = bench.offer(6)
@@ -110,8 +110,8 @@ def test_elders_make_room_for_a_memory_only_message(bench: Bench) -> None:
     assert (4, 96) == (bench.stats.dropped.overflow, bench.windows.held_bytes)
 
 
-def test_elders_go_when_all_together_hold_too_much(bench: Bench) -> None:
-    """The budget of all is not only for others."""
+def test_older_messages_are_dropped_when_the_total_is_too_large(bench: Bench) -> None:
+    """The shared budget includes the subscription's own messages."""
     bench.offer(40)
     bench.offer(40)
     bench.windows.hold(bench.another(), 160)
@@ -120,8 +120,8 @@ def test_elders_go_when_all_together_hold_too_much(bench: Bench) -> None:
     assert 250 == bench.windows.held_bytes
 
 
-def test_a_memory_only_message_goes_when_others_spend_the_budget(bench: Bench) -> None:
-    """Its elders would have to go for nothing: they stay."""
+def test_a_memory_only_message_is_dropped_when_others_use_up_the_budget(bench: Bench) -> None:
+    """Dropping older ones would not make enough room, so they stay."""
     bench.offer(40)
     bench.windows.hold(bench.another(), 205)
 
@@ -129,8 +129,8 @@ def test_a_memory_only_message_goes_when_others_spend_the_budget(bench: Bench) -
     assert (1, 245) == (bench.stats.dropped.overflow, bench.windows.held_bytes)
 
 
-def test_one_memory_only_message_fits_alone_whatever_its_size(bench: Bench) -> None:
-    """As one durable message does."""
+def test_one_memory_only_message_of_any_size_fits_alone(bench: Bench) -> None:
+    """Like one durable message."""
     bench.offer(10)
 
     assert [1000] == bench.offer(1000)

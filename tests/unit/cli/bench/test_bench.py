@@ -1,4 +1,4 @@
-"""`braidmq bench`: what cannot be measured."""
+"""`braidmq bench`: what it refuses, and a broker that does not listen."""
 
 import pytest
 
@@ -18,19 +18,21 @@ USAGE = {
 }
 
 
-@pytest.mark.parametrize(("asked", "said"), USAGE.items())
-def test_what_cannot_be_measured_is_a_usage_error(
-    asked: str, said: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("arguments", "problem"), USAGE.items())
+def test_invalid_options_are_a_usage_error(
+    arguments: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line, before anything is started."""
-    assert 2 == main(["bench", *asked.split()])
+    assert 2 == main(["bench", *arguments.split()])
     line = capsys.readouterr().err
-    assert said in line
+    assert problem in line
     assert 1 == line.count("\n")
 
 
-def test_a_broker_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what to do about it."""
+def test_a_broker_that_does_not_listen_is_reported_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The line says what to do about it."""
     assert 1 == main(["bench", "--url", "blip://k@127.0.0.1:1"])
     line = capsys.readouterr().err
     assert line.startswith("error: cannot connect to 127.0.0.1:1: ")

@@ -1,4 +1,4 @@
-"""The load: what is published arrives, is counted once, and has its time."""
+"""The load: every message arrives, is counted once, and is timed."""
 
 import hashlib
 import json
@@ -11,8 +11,8 @@ from braidmq.cli.bench.load import SIZE_MIN, BenchError, Load, Run, payload
 from braidmq.testing import running_broker
 
 
-def load(strand: str = "blip", **said: object) -> Load:
-    usual: dict[str, object] = {
+def load(strand: str = "blip", **options: object) -> Load:
+    defaults: dict[str, object] = {
         "topic": "bench",
         "publishers": 2,
         "subscribers": 2,
@@ -22,12 +22,12 @@ def load(strand: str = "blip", **said: object) -> Load:
         "seconds": None,
         "rate": 0.0,
     }
-    return Load(strand=strand, **{**usual, **said})  # type: ignore[arg-type]  # a test's own words
+    return Load(strand=strand, **{**defaults, **options})  # type: ignore[arg-type]  # fields by name
 
 
 @pytest.mark.parametrize("size", [SIZE_MIN, SIZE_MIN + 1, 5_000])
-def test_a_message_is_json_of_the_wanted_size(size: int) -> None:
-    """So that Vibe carries it as it is."""
+def test_a_message_is_json_of_the_requested_size(size: int) -> None:
+    """So that Vibe carries it unchanged."""
     made = payload(123, 456, size)
 
     assert size == len(made)
@@ -47,10 +47,10 @@ def test_a_message_is_json_of_the_wanted_size(size: int) -> None:
 async def test_every_message_is_delivered_and_timed(
     strand: str, qos: int, sent: int, delivered: int
 ) -> None:
-    """To each subscriber; on a queue to one of them."""
-    told: list[float] = []
+    """To each subscriber; from a queue to one of them."""
+    progress: list[float] = []
     async with running_broker() as broker:
-        run = Run(load(strand, qos=qos, messages=sent), told.append)
+        run = Run(load(strand, qos=qos, messages=sent), progress.append)
         measured = await run.go(broker.url(strand))
 
     assert (sent, delivered, 0) == (measured.published, measured.delivered, measured.lost)
@@ -58,13 +58,13 @@ async def test_every_message_is_delivered_and_timed(
     assert min(measured.latencies) > 0
     assert sent == sum(measured.published_at.values())
     assert delivered + measured.repeated == sum(measured.delivered_at.values())
-    assert told == sorted(told)
-    assert 1.0 == told[-1]
+    assert progress == sorted(progress)
+    assert 1.0 == progress[-1]
 
 
 @pytest.mark.asyncio
-async def test_at_a_rate_each_message_has_its_own_moment() -> None:
-    """They are due one after the other, over the whole time, and not before."""
+async def test_at_a_rate_each_message_is_due_at_its_own_time() -> None:
+    """They are spread over the whole run, and none is early."""
     async with running_broker() as broker:
         wanted = load(messages=100, rate=500.0, subscribers=0)
         measured = await Run(wanted, lambda _: None).go(broker.url())
@@ -76,8 +76,8 @@ async def test_at_a_rate_each_message_has_its_own_moment() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_duration_ends_it() -> None:
-    """However many messages that were."""
+async def test_a_run_ends_after_its_duration() -> None:
+    """However many messages it has published."""
     async with running_broker() as broker:
         wanted = load(messages=None, seconds=0.2, subscribers=1)
         measured = await Run(wanted, lambda _: None).go(broker.url())
@@ -87,8 +87,8 @@ async def test_a_duration_ends_it() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_does_not_arrive_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rate over messages that were lost would be a lie."""
+async def test_missing_deliveries_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate that counts lost messages would be wrong."""
     monkeypatch.setattr(bench_load, "SILENCE_S_MAX", 0.1)
     async with running_broker() as broker:
         run = Run(load(messages=10, subscribers=1), lambda _: None)
@@ -99,7 +99,7 @@ async def test_what_does_not_arrive_ends_in_an_error(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.asyncio
 async def test_on_vibe_no_queue_is_left_behind() -> None:
-    """That which it made is gone."""
+    """The one that the run created is deleted."""
     async with running_broker() as broker:
         run = Run(load("vibe", messages=10), lambda _: None)
         measured = await run.go(broker.url("vibe"))
@@ -110,8 +110,8 @@ async def test_on_vibe_no_queue_is_left_behind() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_queue_that_was_there_stays() -> None:
-    """It is somebody's, and so is what waits in it."""
+async def test_a_queue_that_existed_before_is_kept() -> None:
+    """Other clients may use it, and the messages in it."""
     async with (
         running_broker() as broker,
         braidmq.connect(broker.url("vibe")) as client,
@@ -131,8 +131,8 @@ def config(**rights: object) -> dict[str, object]:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("content", [b"{}", b'"job"', payload(1, 10**9, 50), b"7" * 50])
-async def test_messages_of_others_end_it_and_stay(content: bytes) -> None:
-    """They wait in the queue that it was told to use, for whom they are meant."""
+async def test_messages_of_other_publishers_end_the_run_and_stay(content: bytes) -> None:
+    """They stay in the queue for the consumers they are meant for."""
     async with running_broker() as broker, braidmq.connect(broker.url("vibe")) as client:
         await client.publish("bench", content)
         with pytest.raises(BenchError, match="bench carries messages of other publishers"):
@@ -144,8 +144,8 @@ async def test_messages_of_others_end_it_and_stay(content: bytes) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_queue_that_may_not_be_deleted_costs_no_figures() -> None:
-    """It is noted that it stays."""
+async def test_a_queue_that_may_not_be_deleted_does_not_spoil_the_run() -> None:
+    """The result says that the queue stays."""
     async with running_broker(config=config(publish=["*"], subscribe=["*"])) as broker:
         run = Run(load("vibe", messages=10), lambda _: None)
         measured = await run.go(broker.url("vibe", key="limited"))
@@ -154,8 +154,8 @@ async def test_a_queue_that_may_not_be_deleted_costs_no_figures() -> None:
 
 
 @pytest.mark.asyncio
-async def test_who_may_not_look_at_the_queue_deletes_none() -> None:
-    """What it is told is the refusal of what it measures."""
+async def test_a_key_that_may_not_look_at_the_queue_deletes_none() -> None:
+    """The error is the refusal of the publish that it measures."""
     async with running_broker(config=config(publish=["other"])) as broker:
         run = Run(load("vibe", messages=10, subscribers=0), lambda _: None)
         with pytest.raises(braidmq.PublishRefused, match="publish to 'bench' refused: "):
@@ -164,8 +164,8 @@ async def test_who_may_not_look_at_the_queue_deletes_none() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("strand", ["blip", "vibe"])
-async def test_a_broker_that_takes_nothing_ends_it(strand: str) -> None:
-    """With the first refusal; nothing was measured."""
+async def test_a_broker_that_refuses_everything_ends_the_run(strand: str) -> None:
+    """With the first refusal, because nothing was measured."""
     async with running_broker(config=config(subscribe=["*"])) as broker:
         async with braidmq.connect(broker.url("vibe")) as client:
             await client.declare_queue("bench")

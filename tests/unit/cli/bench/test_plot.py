@@ -1,4 +1,4 @@
-"""The picture of a run: one file, without anything that is loaded or runs."""
+"""The plot of a run: one file that loads nothing and runs nothing."""
 
 from array import array
 from collections import Counter
@@ -24,28 +24,28 @@ def run(count: int = 1000) -> tuple[Figures, Measured]:
     return figures(load(), measured, (50,)), measured
 
 
-def test_it_has_a_line_for_each_rate_and_one_for_the_latency() -> None:
-    """The rates per second: 500 in a tenth of one are 5,000."""
+def test_a_plot_has_a_line_for_each_rate_and_one_for_the_latency() -> None:
+    """Rates are per second: 500 in a tenth of one are 5,000."""
     picture = ET.fromstring(svg(*run()))  # noqa: S314 - our own text
     lines = picture.findall(f"{SPACE}polyline")
     words = [text.text for text in picture.findall(f"{SPACE}text")]
 
     assert ["l p", "l d", "l d"] == [line.get("class") for line in lines]
     assert {"p50", "p99.9", "10,000"} <= set(words)
-    # A tenth of a second in which nothing happened is a nought, not a shorter line.
+    # A tenth of a second in which nothing happened is a zero, not a shorter line.
     assert [4, 2, 121] == [len((line.get("points") or "").split()) for line in lines]
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 50])
-def test_few_messages_are_a_picture_too(count: int) -> None:
-    """Percentiles that so few cannot tell are left out."""
+def test_few_messages_can_be_plotted_too(count: int) -> None:
+    """Percentiles that need more of them are left out."""
     picture = ET.fromstring(svg(*run(count)))  # noqa: S314 - our own text
     words = {text.text for text in picture.findall(f"{SPACE}text")}
 
     assert "p99.99" not in words
 
 
-def test_nothing_measured_is_no_error() -> None:
+def test_a_run_that_measured_nothing_can_be_plotted() -> None:
     """QoS 0 may lose everything."""
     empty = Measured()
 
@@ -54,7 +54,7 @@ def test_nothing_measured_is_no_error() -> None:
 
 @pytest.mark.parametrize("name", ["plot.svg", "plot.HTML"])
 def test_the_file_needs_nothing_else(name: str, tmp_path: Path) -> None:
-    """No script, no link, no address but the name of the language itself."""
+    """No script, no link, and no address but the namespace of SVG."""
     write(tmp_path / name, *run())
     text = (tmp_path / name).read_text("utf-8")
 
@@ -65,7 +65,7 @@ def test_the_file_needs_nothing_else(name: str, tmp_path: Path) -> None:
 
 
 def test_another_kind_of_file_is_refused() -> None:
-    """Before anything was measured."""
+    """Before anything is measured."""
     with pytest.raises(
         ConfigError, match=r"--plot: must be a file that ends in \.svg or \.html"
     ):

@@ -1,4 +1,4 @@
-"""The figures of a run: percentiles, rates, and what is said about them."""
+"""The figures of a run: percentiles, rates, and the notes about them."""
 
 from array import array
 
@@ -37,7 +37,7 @@ def load(*, subscribers: int = 1, rate: float = 0.0, qos: int = 1) -> Load:
     [(50, 500.0), (90, 900.0), (99, 990.0), (99.9, 999.0), (99.99, 1000.0), (100, 1000.0)],
 )
 def test_a_percentile_is_a_value_that_was_measured(wanted: float, expected: float) -> None:
-    """The smallest that so many per cent do not exceed; of 1,000, p99.9 is the 999th."""
+    """The smallest that so many per cent do not exceed: of 1,000, p99.9 is the 999th."""
     assert expected == percentile([float(n) for n in range(1, 1001)], wanted)
 
 
@@ -49,14 +49,14 @@ def test_of_one_value_every_percentile_is_that_value() -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "0", "101", "-1", "50,,90", "nan", ",".join(["5"] * 21)]
 )
-def test_percentiles_that_are_none_are_refused(text: str) -> None:
-    """With the option's name."""
+def test_invalid_percentiles_are_refused(text: str) -> None:
+    """The error names the option."""
     with pytest.raises(ConfigError, match=r"--percentiles"):
         parse_percentiles(text)
 
 
-def test_rates_are_messages_and_bytes_by_their_own_time() -> None:
-    """Publishing and delivering end at different moments."""
+def test_publishing_and_delivery_have_their_own_rates() -> None:
+    """They end at different times."""
     measured = Measured(published=1000, delivered=2000, publish_s=2.0, deliver_s=4.0)
     measured.latencies = array("d", [0.001, 0.002])
     measured.confirmations = array("d", [0.5])
@@ -68,8 +68,8 @@ def test_rates_are_messages_and_bytes_by_their_own_time() -> None:
     assert {"p50": 500.0, "p100": 500.0} == found.confirmation_ms
 
 
-def test_the_table_has_a_line_for_each_direction_that_there_is() -> None:
-    """Without subscribers nothing is said about deliveries."""
+def test_the_table_has_a_row_for_each_direction() -> None:
+    """Without subscribers there is none for deliveries."""
     measured = Measured(published=10, publish_s=1.0)
     measured.confirmations = array("d", [0.5])
     alone = figures(load(subscribers=0), measured, (99.9,))
@@ -81,8 +81,8 @@ def test_the_table_has_a_line_for_each_direction_that_there_is() -> None:
     assert ("what", "messages", "messages/s", "MB/s", "p99.9 ms") == columns(alone)
 
 
-def test_what_went_wrong_is_said() -> None:
-    """And what did not is not."""
+def test_refused_and_lost_messages_are_reported() -> None:
+    """If there are any."""
     measured = Measured(refused=3, lost=1_000)
     found = figures(load(), measured, (50,))
 
@@ -101,16 +101,18 @@ def test_what_went_wrong_is_said() -> None:
         (Measured(queue_stays=True), 1, "queue t stays: `braidmq queue delete` removes it"),
     ],
 )
-def test_what_stays_in_the_broker_is_said(measured: Measured, qos: int, expected: str) -> None:
-    """A topic cannot be removed, so whoever made one should know its name."""
-    told = remains(figures(load(qos=qos), measured, (50,)))
+def test_what_stays_in_the_broker_is_reported(
+    measured: Measured, qos: int, expected: str
+) -> None:
+    """A topic cannot be removed, so the user should know its name."""
+    found = remains(figures(load(qos=qos), measured, (50,)))
 
-    assert expected in told
-    assert bool(expected) == bool(told)
+    assert expected in found
+    assert bool(expected) == bool(found)
 
 
-def test_a_person_is_told_how_to_read_it() -> None:
-    """At a rate, a latency is one; without, it is mostly time in line."""
+def test_notes_say_how_to_read_the_figures() -> None:
+    """Without a rate, a latency is mostly time in the queue."""
     at_rate = notes(figures(load(rate=5.0), Measured(), (50,)))
     full = notes(figures(load(), Measured(), (50,)))
 

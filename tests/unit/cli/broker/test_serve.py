@@ -20,7 +20,7 @@ REFUSALS = {
 def test_a_configuration_that_cannot_run_is_exit_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, line: str
 ) -> None:
-    """One line names the key, and nothing has been started or written."""
+    """One line names the setting, and nothing is started or written."""
     data_dir = tmp_path / "data"
 
     assert 2 == main(["serve", "--data-dir", str(data_dir), *arguments.split()])

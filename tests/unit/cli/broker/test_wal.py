@@ -23,28 +23,35 @@ def message(topic: str, payload: bytes) -> bytes:
     return encode_message(message_of(body, priority=4, timestamp_us=TIMESTAMP_US))
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    """A log of four records: three messages and a subscription."""
-    place = tmp_path / "data"
-    place.mkdir()
-    disk = Disk(place)
-    disk.lock("LOCK")
+def write(root: Path, bodies: list[bytes]) -> None:
+    """Write a log of one batch, and close it."""
+    disk = Disk(root)
     wal = Wal.open(
         disk, WalOptions(), describe, now_us=TIMESTAMP_US, after_id=0, visit=lambda *_: None
     )
-    wal.append(
+    wal.append(bodies)
+    wal.commit(TIMESTAMP_US)
+    wal.close()
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A log of four records: three messages and a subscription."""
+    root = tmp_path / "data"
+    root.mkdir()
+    disk = Disk(root)
+    disk.lock("LOCK")
+    write(
+        root,
         [
             message("a\n", b'{"n": 1}'),
             encode_subscribe(1, TIMESTAMP_US, "dev", "a"),
             message("b", b"\xff"),
             message("b", b"text"),
-        ]
+        ],
     )
-    wal.commit(TIMESTAMP_US)
-    wal.close()
     disk.unlock("LOCK")
-    return place
+    return root
 
 
 @pytest.fixture
@@ -57,17 +64,17 @@ def damaged(data_dir: Path) -> Path:
     return data_dir
 
 
-def ran(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+def run_wal(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
     code = main(["wal", *map(str, arguments)])
     captured = capsys.readouterr()
     return code, captured.out + captured.err
 
 
-def test_an_intact_log_is_said_to_be(
+def test_an_intact_log_is_reported_as_intact(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With what is in it; exit 0."""
-    code, text = ran(capsys, "verify", "--data-dir", data_dir)
+    """With a summary of its content; exit 0."""
+    code, text = run_wal(capsys, "verify", "--data-dir", data_dir)
 
     assert 0 == code
     assert text.startswith("1 segment, 4 records, ")
@@ -76,9 +83,9 @@ def test_an_intact_log_is_said_to_be(
 
 
 def test_damage_is_found_and_named(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Segment, offset and ids; exit 65, and nothing was touched."""
+    """By segment, offset and ids; exit 65, and nothing is changed."""
     before = (damaged / "wal" / SEGMENT).read_bytes()
-    code, text = ran(capsys, "verify", "--data-dir", damaged)
+    code, text = run_wal(capsys, "verify", "--data-dir", damaged)
 
     assert 65 == code
     assert f"damage: wal/{SEGMENT} at offset 32, ids 1 to 1: " in text
@@ -88,7 +95,7 @@ def test_damage_is_found_and_named(damaged: Path, capsys: pytest.CaptureFixture[
 
 def test_a_report_can_be_json(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same facts for a program."""
-    code, text = ran(capsys, "verify", "--data-dir", damaged, "--json")
+    code, text = run_wal(capsys, "verify", "--data-dir", damaged, "--json")
     report = json.loads(text)
 
     assert (65, False, 1) == (code, report["intact"], len(report["damages"]))
@@ -98,24 +105,24 @@ def test_a_report_can_be_json(damaged: Path, capsys: pytest.CaptureFixture[str])
 def test_repair_does_nothing_without_consent(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says what it would give up, and how to say yes."""
+    """It says what it would give up, and how to consent."""
     before = (damaged / "wal" / SEGMENT).read_bytes()
-    code, text = ran(capsys, "repair", "--data-dir", damaged)
+    code, text = run_wal(capsys, "repair", "--data-dir", damaged)
 
     assert 65 == code
     assert "nothing was changed; to give up the ids above, pass --accept-loss\n" in text
     assert before == (damaged / "wal" / SEGMENT).read_bytes()
 
 
-def test_repair_with_consent_makes_the_log_whole(
+def test_repair_with_consent_makes_the_log_readable(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The loss is a gap record, the original is in quarantine, and verify is content."""
-    code, text = ran(capsys, "repair", "--data-dir", damaged, "--accept-loss")
+    """The loss is a gap record, the original is in quarantine, and verify passes."""
+    code, text = run_wal(capsys, "repair", "--data-dir", damaged, "--accept-loss")
     assert 0 == code
     assert "changed: " in text
     assert list((damaged / "quarantine").iterdir())
-    code, text = ran(capsys, "verify", "--data-dir", damaged)
+    code, text = run_wal(capsys, "verify", "--data-dir", damaged)
     assert 0 == code
     assert "gap: ids 1 to 1 were lost and are recorded as such\n" in text
 
@@ -123,8 +130,8 @@ def test_repair_with_consent_makes_the_log_whole(
 def test_repair_of_an_intact_log_changes_nothing(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Consent or not."""
-    code, text = ran(capsys, "repair", "--data-dir", data_dir, "--accept-loss")
+    """Even with consent."""
+    code, text = run_wal(capsys, "repair", "--data-dir", data_dir, "--accept-loss")
 
     assert 0 == code
     assert "changed" not in text
@@ -133,8 +140,8 @@ def test_repair_of_an_intact_log_changes_nothing(
 def test_dump_shows_records_without_payloads(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One a line, whatever the topics are called."""
-    code, text = ran(capsys, "dump", "--data-dir", data_dir)
+    """One per line, whatever the topics are called."""
+    code, text = run_wal(capsys, "dump", "--data-dir", data_dir)
     header, *rows = [line.split("\t") for line in text.splitlines()]
 
     assert 0 == code
@@ -149,33 +156,23 @@ def test_dump_shows_records_without_payloads(
 def test_dump_as_json_may_hold_payloads(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only when asked, and only of messages."""
-    _, text = ran(capsys, "dump", "--data-dir", data_dir, "--json", "--payloads")
+    """Only on request, and only those of messages."""
+    _, text = run_wal(capsys, "dump", "--data-dir", data_dir, "--json", "--payloads")
     rows = [json.loads(line) for line in text.splitlines()]
 
     assert [{"n": 1}, None, None, "text"] == [row.get("payload") for row in rows]
     assert ["/w==", "a\n"] == [rows[2]["payload_base64"], rows[0]["topic"]]
-    _, text = ran(capsys, "dump", "--data-dir", data_dir, "--json")
+    _, text = run_wal(capsys, "dump", "--data-dir", data_dir, "--json")
     assert "payload" not in text
 
 
-def test_dump_goes_on_behind_an_odd_payload(
+def test_dump_continues_after_an_odd_payload(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """JSON without a value of its own in Python is JSON, and stays what it was."""
-    wal = Wal.open(
-        Disk(tmp_path),
-        WalOptions(),
-        describe,
-        now_us=TIMESTAMP_US,
-        after_id=0,
-        visit=lambda *_: None,
-    )
+    """JSON that Python cannot represent is still JSON, and is printed unchanged."""
     odd = ['"\\ud800"', '{"x": 1e999}', "[1]"]
-    wal.append([message("b", payload.encode()) for payload in odd])
-    wal.commit(TIMESTAMP_US)
-    wal.close()
-    code, text = ran(capsys, "dump", "--data-dir", tmp_path, "--json", "--payloads")
+    write(tmp_path, [message("b", payload.encode()) for payload in odd])
+    code, text = run_wal(capsys, "dump", "--data-dir", tmp_path, "--json", "--payloads")
 
     assert (0, 3) == (code, len(text.splitlines()))
     for line, payload in zip(text.splitlines(), odd, strict=True):
@@ -201,35 +198,32 @@ NAMES = [
 def test_dump_names_every_type_of_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A type that has no name here would be told to be unknown."""
+    """A type without a name would be shown as unknown."""
     body = message("b", b"")[1:]
     kinds = range(records.MESSAGE, records.CURSOR + 1)
-    disk = Disk(tmp_path)
-    wal = Wal.open(
-        disk, WalOptions(), describe, now_us=TIMESTAMP_US, after_id=0, visit=lambda *_: None
-    )
     settles = bytes(24)
-    wal.append(
+    write(
+        tmp_path,
         [
             bytes([kind])
             + body[:23]
             + (settles if kind == records.DEAD_LETTER else b"")
             + body[23:]
             for kind in kinds
-        ]
+        ],
     )
-    wal.commit(TIMESTAMP_US)
-    wal.close()
-    _, text = ran(capsys, "dump", "--data-dir", tmp_path, "--json")
+    _, text = run_wal(capsys, "dump", "--data-dir", tmp_path, "--json")
 
     assert NAMES == [json.loads(line)["kind"] for line in text.splitlines()]
 
 
-def test_dump_begins_and_ends_where_it_is_told(
+def test_dump_begins_and_ends_where_the_options_say(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """--from and --limit."""
-    _, text = ran(capsys, "dump", "--data-dir", data_dir, "--json", "--from", 2, "--limit", 2)
+    """With --from and --limit."""
+    _, text = run_wal(
+        capsys, "dump", "--data-dir", data_dir, "--json", "--from", 2, "--limit", 2
+    )
 
     assert [2, 3] == [json.loads(line)["id"] for line in text.splitlines()]
 
@@ -241,7 +235,7 @@ def test_a_log_in_use_is_left_alone(
     """Exit 75: stop the broker first."""
     disk = Disk(data_dir)
     disk.lock("LOCK")
-    code, text = ran(capsys, command, "--data-dir", data_dir)
+    code, text = run_wal(capsys, command, "--data-dir", data_dir)
     disk.unlock("LOCK")
 
     assert 75 == code
@@ -250,11 +244,11 @@ def test_a_log_in_use_is_left_alone(
 
 
 @pytest.mark.parametrize("command", ["verify", "dump", "repair"])
-def test_a_directory_without_a_log_is_told(
+def test_a_directory_without_a_log_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    """It is not called intact, and nothing is made in it."""
-    code, text = ran(capsys, command, "--data-dir", tmp_path)
+    """It is not called intact, and nothing is created in it."""
+    code, text = run_wal(capsys, command, "--data-dir", tmp_path)
 
     assert (2, f"error: data_dir: there is no log in {tmp_path}\n") == (code, text)
     assert [] == list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""`braidmq dlq`, against the real HTTP side on a real socket."""
+"""`braidmq dlq`, against the real HTTP API on a real socket."""
 
 import asyncio
 import io
@@ -12,21 +12,21 @@ from tests.unit.admin.world import World
 from tests.unit.cli.serving import url
 
 ODD = [b'"\\ud800"', b'{"a": 1e999}', 5_000 * b"1"]
-"""JSON that has no value in Python, or none that UTF-8 can say; HTTP passes it on."""
+"""JSON that Python cannot represent, or UTF-8 cannot encode; the API passes it on."""
 
 
 @pytest.fixture
 def replays(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | None]]:
-    """Return the replays that the broker is asked for, queue and count."""
-    asked: list[tuple[str, int | None]] = []
+    """Record the requested replays, by queue and count."""
+    requested: list[tuple[str, int | None]] = []
     replay = world.status.replays.replay
 
-    async def noted(queue: str, count: int | None) -> int:
-        asked.append((queue, count))
+    async def recording(queue: str, count: int | None) -> int:
+        requested.append((queue, count))
         return await replay(queue, count)
 
-    monkeypatch.setattr(world.status.replays, "replay", noted)
-    return asked
+    monkeypatch.setattr(world.status.replays, "replay", recording)
+    return requested
 
 
 def waiting(world: World, queue: str) -> int:
@@ -34,7 +34,7 @@ def waiting(world: World, queue: str) -> int:
 
 
 def offsets(world: World, queue: str) -> list[int]:
-    """Return the offsets of all letters that wait."""
+    """Return the offsets of all waiting letters."""
     page = asyncio.run(world.status.letters.letters(queue, from_offset=1, limit=100))
     return [letter.offset for letter in page.letters]
 
@@ -42,7 +42,7 @@ def offsets(world: World, queue: str) -> list[int]:
 def test_queues_of_dead_letters_are_listed(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With how many wait in each."""
+    """With the number that wait in each."""
     world.bury("a", b"1", b"2")
 
     assert 0 == main(["dlq", "list", "--url", url(port)])
@@ -50,10 +50,10 @@ def test_queues_of_dead_letters_are_listed(
     assert lines == capsys.readouterr().out.splitlines()
 
 
-def test_the_letters_of_one_are_listed(
+def test_the_letters_of_one_queue_are_listed(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line each in a pipe; the headers, too, with --json."""
+    """One line each in a pipe; with --json the headers too."""
     world.bury("a/ ?", b'{"n": 1}')
     assert 0 == main(["dlq", "list", "dlq.a/ ?", "--url", url(port)])
     columns = "offset\tid\treason\tdeathQueue\tattempts\ttimestamp\tsize"
@@ -67,15 +67,15 @@ def test_the_letters_of_one_are_listed(
 @pytest.mark.parametrize(
     ("flags", "expected"), [([], 100), (["--count", "3"], 3), (["--count", "450"], 450)]
 )
-def test_no_more_letters_are_listed_than_wanted(
+def test_no_more_letters_are_listed_than_requested(
     world: World,
     port: int,
     capsys: pytest.CaptureFixture[str],
     flags: list[str],
     expected: int,
 ) -> None:
-    """As many pages as it takes."""
-    world.bury("a", *500 * [b"x"])  # at the offsets from 2 on, behind their queue
+    """From as many pages as it takes."""
+    world.bury("a", *500 * [b"x"])  # at the offsets from 2 on, after their queue
 
     assert 0 == main(["dlq", "list", "dlq.a", "--json", *flags, "--url", url(port)])
     rows = json.loads(capsys.readouterr().out)
@@ -111,7 +111,7 @@ def test_letters_are_sent_back(
         ("dlq.other", "; `braidmq dlq list` lists the existing ones\n"),
     ],
 )
-def test_whoever_names_the_queue_is_told_where_its_letters_are(
+def test_naming_the_queue_itself_gives_a_hint_to_its_letters(
     world: World,
     port: int,
     capsys: pytest.CaptureFixture[str],
@@ -119,36 +119,36 @@ def test_whoever_names_the_queue_is_told_where_its_letters_are(
     case: tuple[str, str],
 ) -> None:
     """If there are any."""
-    letters_in, told = case
+    letters_in, hint = case
     world.bury(letters_in.removeprefix("dlq."), b"1")
 
     assert 1 == main(["dlq", *command, "work", "--url", url(port)])
     line = capsys.readouterr().err
-    assert line.endswith(told)
+    assert line.endswith(hint)
     assert 1 == line.count("\n")
 
 
-def test_the_name_that_a_queue_has_for_its_letters_is_told(
+def test_the_hint_names_the_queue_that_holds_the_letters(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It need not be the usual one."""
+    """It need not have the default name."""
     world.declare("lost")
     world.declare("work", dead_letter_name="lost")
     world.bury("work", b"1", letters="lost")
 
     assert 1 == main(["dlq", "list", "work", "--url", url(port)])
-    told = "error: work is not a dead-letter queue; did you mean lost?\n"
-    assert told == capsys.readouterr().err
+    hint = "error: work is not a dead-letter queue; did you mean lost?\n"
+    assert hint == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("payload", ODD)
-def test_an_odd_letter_is_a_letter(
+def test_a_letter_with_an_odd_payload_is_like_any_other(
     world: World,
     port: int,
     capsys: pytest.CaptureFixture[str],
     payload: bytes,
 ) -> None:
-    """It is listed, shown to the letter with --json, sent back, and let go."""
+    """It is listed, shown unchanged with --json, sent back, and purged."""
     world.bury("a", payload, b"2")
 
     assert 0 == main(["dlq", "list", "dlq.a", "--url", url(port)])
@@ -161,10 +161,10 @@ def test_an_odd_letter_is_a_letter(
     assert 0 == waiting(world, "dlq.a")
 
 
-def test_letters_may_be_as_deep_as_the_broker_reads(
+def test_letters_may_be_nested_as_deeply_as_the_broker_reads(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where that ends depends on its stack; ours is another, and goes deeper."""
+    """Its limit depends on its stack; that of the command is deeper."""
     for depth in range(900, 1_000):
         world.bury("a", depth * b"[" + b"1e999" + depth * b"]")
 
@@ -173,7 +173,7 @@ def test_letters_may_be_as_deep_as_the_broker_reads(
 
 
 @pytest.mark.parametrize(
-    ("stuck", "flags", "asked"),
+    ("stuck", "flags", "requested"),
     [
         (0, [], [10, 10, 10, 10, 10, 10]),
         (0, ["--count", "12"], [10, 2]),
@@ -183,7 +183,7 @@ def test_letters_may_be_as_deep_as_the_broker_reads(
         (60, [], [10, 20, 40, 60]),
     ],
 )
-def test_letters_are_sent_back_in_parts(
+def test_letters_are_sent_back_in_batches(
     *,
     world: World,
     replays: list[tuple[str, int | None]],
@@ -192,24 +192,24 @@ def test_letters_are_sent_back_in_parts(
     capsys: pytest.CaptureFixture[str],
     stuck: int,
     flags: list[str],
-    asked: list[int],
+    requested: list[int],
 ) -> None:
-    """As many as are wanted, each once; those that cannot go do not hold up the others."""
+    """As many as requested, each once; those that cannot be sent do not hold up the others."""
     monkeypatch.setattr(dead_letters, "LETTERS_AT_ONCE", 10)
     world.bury("a")
-    world.publish("dlq.a", *stuck * [b"x"])  # these do not say where they came from
+    world.publish("dlq.a", *stuck * [b"x"])  # these do not name their queue
     world.bury("a", *(60 - stuck) * [b"x"])
 
     assert 0 == main(["dlq", "replay", "dlq.a", "--json", *flags, "--url", url(port)])
     wanted = int(flags[1]) if flags else 60
     assert {"queue": "dlq.a", "replayed": wanted - stuck} == json.loads(capsys.readouterr().out)
-    assert [("dlq.a", count) for count in asked] == replays
+    assert [("dlq.a", count) for count in requested] == replays
 
 
-def test_a_letter_is_wanted_by_count_or_by_offset(
+def test_letters_are_chosen_by_count_or_by_offset(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 2: both at once are the command's usage."""
+    """Both together are a usage error, exit 2."""
     world.bury("a", b"1")
     both = ["--count", "1", "--offset", "1"]
 
@@ -221,7 +221,7 @@ def test_a_letter_is_wanted_by_count_or_by_offset(
     ("flags", "typed", "code"),
     [(["--yes"], "", 0), ([], "dlq.a\n", 0), ([], "a\n", 2), ([], "", 2)],
 )
-def test_letters_are_purged_when_that_is_confirmed(
+def test_letters_are_purged_only_when_confirmed(
     *,
     world: World,
     port: int,
@@ -230,7 +230,7 @@ def test_letters_are_purged_when_that_is_confirmed(
     typed: str,
     code: int,
 ) -> None:
-    """The name is typed once more, or nothing happens."""
+    """The user types the name again, or nothing happens."""
     world.bury("a", b"1")
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
@@ -239,10 +239,10 @@ def test_letters_are_purged_when_that_is_confirmed(
 
 
 @pytest.mark.parametrize("command", [["list"], ["replay"], ["purge", "--yes"]])
-def test_a_queue_of_living_messages_is_left_alone(
+def test_a_queue_without_dead_letters_is_left_alone(
     world: World, port: int, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
-    """Exit 1, and the command that lists those of dead letters."""
+    """Exit 1, with the command that lists the queues of dead letters."""
     world.declare("a")
     world.publish("a", *5 * [b"x"])
 

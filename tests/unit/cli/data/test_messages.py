@@ -8,7 +8,7 @@ import pytest
 from braidmq.cli.main import main
 
 
-def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_does_not_listen_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """In one line, with the address and without the key."""
     assert 1 == main(["publish", "t", "x", "--url", "blip://some-key@127.0.0.1:1"])
     line = capsys.readouterr().err
@@ -18,7 +18,7 @@ def test_a_broker_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("header", ["a", "=b"])
 def test_a_header_is_name_and_value(capsys: pytest.CaptureFixture[str], header: str) -> None:
-    """Told before anything is connected."""
+    """Anything else is refused before a connection is opened."""
     assert 2 == main(["publish", "t", "x", "--header", header])
     assert "error: --header: must be NAME=VALUE\n" == capsys.readouterr().err
 

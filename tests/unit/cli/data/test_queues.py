@@ -1,4 +1,4 @@
-"""`braidmq queue`, against the real HTTP side on a real socket."""
+"""`braidmq queue`, against the real HTTP API on a real socket."""
 
 import io
 import json
@@ -18,11 +18,11 @@ def named(world: World) -> list[str]:
 def test_a_queue_is_created_with_all_its_options(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is not said is not sent."""
-    said = "--delivery-mode PriorityBased --max-queue-size 9 --overflow-strategy DropOldest"
+    """Options that are not given are not sent."""
+    first = "--delivery-mode PriorityBased --max-queue-size 9 --overflow-strategy DropOldest"
     more = "--message-ttl 1500 --max-retry-attempts 5 --no-dead-letters --in-memory"
     other = "--message-ttl 00:00:02 --dead-letters --dead-letter-queue dead --durable"
-    for name, options in (("a", f"{said} {more}"), ("b", other), ("c", "")):
+    for name, options in (("a", f"{first} {more}"), ("b", other), ("c", "")):
         assert 0 == main(["queue", "create", name, *options.split(), "--url", url(port)])
 
     full, other_name, plain = (world.status.queues.facts(name) for name in "abc")
@@ -47,7 +47,7 @@ def test_a_queue_is_created_with_all_its_options(
 
 
 def test_a_bad_value_is_exit_2_and_named(port: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """As if it had been judged here."""
+    """As if the command itself had refused it."""
     assert 2 == main(["queue", "create", "a", "--delivery-mode", "Best", "--url", url(port)])
     assert "deliveryMode: Best is not one of RoundRobin, " in capsys.readouterr().err
 
@@ -63,7 +63,7 @@ def test_a_conflict_is_exit_1(port: int, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_queues_are_listed(world: World, port: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line each in a pipe; everything with --json."""
+    """One line each in a pipe; everything with --json."""
     world.declare("b", "a")
     world.publish("b", *5 * [b"x"])
     assert 0 == main(["queue", "list", "--url", url(port)])
@@ -81,7 +81,7 @@ def test_queues_are_listed(world: World, port: int, capsys: pytest.CaptureFixtur
 def test_a_queue_is_shown_with_everything(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A field a line, or one object."""
+    """One field per line, or one object."""
     world.declare("a")
     world.publish("a", *5 * [b"x"])
     assert 0 == main(["queue", "info", "a", "--url", url(port)])
@@ -97,7 +97,7 @@ def test_a_queue_is_shown_with_everything(
 def test_a_queue_is_purged_and_deleted_by_any_name(
     world: World, port: int, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """With --yes, nothing is asked."""
+    """With --yes, no confirmation is needed."""
     world.declare(name)
     world.publish(name, *5 * [b"x"])
     assert 0 == main(["queue", "purge", name, "--yes", "--url", url(port)])
@@ -111,7 +111,7 @@ def test_a_queue_is_purged_and_deleted_by_any_name(
 
 @pytest.mark.parametrize("command", ["purge", "delete"])
 @pytest.mark.parametrize(("typed", "code"), [("a\n", 0), ("b\n", 2), ("", 2)])
-def test_the_name_must_be_typed(
+def test_the_name_must_be_typed_to_confirm(
     *,
     world: World,
     port: int,
@@ -130,10 +130,10 @@ def test_the_name_must_be_typed(
 
 
 @pytest.mark.parametrize("command", [["info"], ["delete", "--yes"], ["purge", "--yes"]])
-def test_what_is_not_there_is_told_with_a_hint(
+def test_a_missing_queue_is_reported_with_a_hint(
     port: int, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
-    """Exit 1, and the command that lists those there are."""
+    """Exit 1, with the command that lists the existing ones."""
     assert 1 == main(["queue", *command, "x", "--url", url(port)])
     assert (
         f"error: 127.0.0.1:{port} answered 404: no such queue; "
@@ -141,7 +141,7 @@ def test_what_is_not_there_is_told_with_a_hint(
     )
 
 
-def test_what_a_key_may_not_do_is_told(
+def test_a_missing_permission_is_reported(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is changed."""

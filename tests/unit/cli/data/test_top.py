@@ -6,11 +6,12 @@ import pytest
 
 from braidmq.cli.data.top import _rates
 from braidmq.cli.main import main
-from tests.unit.admin.world import ADMIN_KEY, World
+from tests.unit.admin.world import World
+from tests.unit.cli.serving import url
 
 
-def test_the_busiest_come_first() -> None:
-    """By messages a second; at the first look, when none is known, by all of them."""
+def test_the_busiest_topics_come_first() -> None:
+    """By messages per second; the first time, when no rate is known, by their total."""
     now = {"a": 10, "b": 300, "new": 5}
 
     assert ["b", "a", "new"] == [name for name, _, _ in _rates({}, now, 1.0)]
@@ -22,12 +23,12 @@ def test_the_busiest_come_first() -> None:
 def test_all_pages_are_listed(
     world: World, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """However many there are, and whatever their names are."""
+    """However many topics there are, and whatever they are called."""
     names = [f"t&{number:03}" for number in range(450)] + ["ü/ ?#"]
     for name in names:
         world.publish(name, b"x")
 
-    assert 0 == main(["topics", "--url", f"http://{ADMIN_KEY}@127.0.0.1:{port}", "--json"])
+    assert 0 == main(["topics", "--url", url(port), "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert sorted(names) == [row["name"] for row in rows]
     assert {"name": "t&000", "messages": 1, "last_offset": 1, "subscriptions": 0} == rows[0]
@@ -39,9 +40,9 @@ def test_the_url_may_come_from_the_environment(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Out of sight of other users, and out of the shell's history."""
+    """Where other users do not see it, and the shell's history does not keep it."""
     world.publish("a", b"x")
-    monkeypatch.setenv("BRAIDMQ_URL", f"http://{ADMIN_KEY}@127.0.0.1:{port}")
+    monkeypatch.setenv("BRAIDMQ_URL", url(port))
 
     assert 0 == main(["topics"])
     assert "name\tmessages\tlast_offset\tsubscriptions\na\t1\t1\t0\n" == capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What `top` shows of one look."""
+"""What `top` shows of one sample."""
 
 import json
 from io import StringIO
@@ -36,8 +36,8 @@ OVERVIEW: dict[str, object] = {
 }
 
 
-def point(**said: object) -> Point:
-    found = point_of("numbers", {**NUMBERS, **said})
+def point(**changes: object) -> Point:
+    found = point_of("numbers", {**NUMBERS, **changes})
     assert found is not None
     return found
 
@@ -53,7 +53,7 @@ def screen(shown: View, *, height: int = 40) -> str:
     return console.file.getvalue()
 
 
-def test_the_newest_of_a_history_is_a_look() -> None:
+def test_the_newest_point_of_a_history_is_shown() -> None:
     """So that `--once` need not wait for the next second."""
     older = {**NUMBERS, "backlog": 1}
 
@@ -64,13 +64,13 @@ def test_the_newest_of_a_history_is_a_look() -> None:
     ("name", "data"),
     [("history", []), ("other", NUMBERS), ("numbers", {"in": 7}), ("numbers", [])],
 )
-def test_what_is_no_look_is_passed_over(name: str, data: object) -> None:
+def test_events_without_a_point_are_ignored(name: str, data: object) -> None:
     """A newer broker may send more than this version knows."""
     assert point_of(name, data) is None
 
 
-def test_plain_lines_say_everything() -> None:
-    """Rates by strand and in all, and each number that the broker tells."""
+def test_plain_lines_show_everything() -> None:
+    """Rates by strand and in total, and each number that the broker sends."""
     lines = plain(view(("orders", 12.5, 100), ("evil\x1b[2J\ttopic", None, 3))).splitlines()
 
     assert "BraidMQ 0.1.0 at 127.0.0.1:9100, ready, up 1 h 2 min" == lines[0]
@@ -90,11 +90,11 @@ def test_plain_lines_say_everything() -> None:
 
 
 @pytest.mark.parametrize("nothing", [0.0, None])
-def test_at_rest_there_is_no_time_of_a_disk(nothing: float | None) -> None:
-    """Nothing was measured, which is not the same as none."""
-    at_rest = point(fsync_p50_ms=nothing, fsync_p99_ms=nothing, loop_lag_ms=None)
+def test_an_idle_broker_has_no_fsync_times(nothing: float | None) -> None:
+    """Nothing was measured, which is not the same as zero."""
+    idle = point(fsync_p50_ms=nothing, fsync_p99_ms=nothing, loop_lag_ms=None)
 
-    assert ("fsync", "- p50, - p99") in facts(View("h:1", OVERVIEW, at_rest, []))
+    assert ("fsync", "- p50, - p99") in facts(View("h:1", OVERVIEW, idle, []))
 
 
 def test_a_screen_takes_no_markup_and_no_escapes_from_a_name() -> None:
@@ -116,13 +116,15 @@ def test_a_small_screen_has_fewer_topics() -> None:
 
 def test_a_broker_that_is_not_ready_says_why() -> None:
     """In the first line."""
-    told = View("h:1", {"version": "1", "ready": False, "reason": "shutting down"}, point(), [])
+    shown = View(
+        "h:1", {"version": "1", "ready": False, "reason": "shutting down"}, point(), []
+    )
 
-    assert "BraidMQ 1 at h:1, not ready: shutting down" == title(told)
+    assert "BraidMQ 1 at h:1, not ready: shutting down" == title(shown)
 
 
-def test_as_json_the_numbers_have_the_names_that_http_gives_them() -> None:
-    """One look is one object."""
+def test_json_has_the_names_of_the_http_api() -> None:
+    """One sample is one object."""
     shown = json.loads(json.dumps(view(("orders", None, 3)).as_json()))
 
     assert NUMBERS == shown["numbers"]
@@ -134,10 +136,10 @@ def test_as_json_the_numbers_have_the_names_that_http_gives_them() -> None:
     [(0, "0 B"), (1023, "1,023 B"), (1536, "1.5 KiB"), (2**30, "1.0 GiB"), (2**42, "4.0 TiB")],
 )
 def test_sizes_are_for_people(count: int, shown: str) -> None:
-    """Binary units, as the settings have them."""
+    """In binary units, as in the settings."""
     assert shown == size(count)
 
 
 def test_a_point_has_the_fields_that_the_api_sends() -> None:
-    """Declared twice: the API's would load the web server, and has no defaults."""
+    """It is declared twice: the API's would load the web server, and has no defaults."""
     assert events.Point.__struct_encode_fields__ == Point.__struct_encode_fields__

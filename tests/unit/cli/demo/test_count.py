@@ -1,4 +1,4 @@
-"""The demo's count: one verdict of many lines, and colours where they are seen."""
+"""The demo's count: one verdict from many lines, and colours on terminals only."""
 
 import io
 import sys
@@ -8,8 +8,8 @@ import pytest
 from braidmq.cli.demo.count import Line, summarize
 
 
-def test_the_verdict_is_that_of_every_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """One disagreement is enough, and it is told by numbers."""
+def test_the_verdict_needs_every_line_to_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    """One disagreement is enough, and is shown with its numbers."""
     good = Line("good", {1, 2}, {1, 2}, "a note")
     bad = Line("bad", {1, 2, 3}, {3, 4})
 

@@ -19,7 +19,7 @@ POISON = 3
 COMMANDS = set(range(1, demo.COMMANDS_COUNT + 1))
 
 
-async def made() -> Story:
+async def successful_story() -> Story:
     """Return a story in which everything went well."""
     story = Story(BrokerProcess(Path("unused")), READINGS)
     numbers = set(range(1, READINGS + 1))
@@ -60,9 +60,9 @@ def disagreeing(lines: list[Line]) -> list[str]:
 
 
 @pytest.mark.asyncio
-async def test_duplicates_are_told_and_no_loss() -> None:
-    """At least once: what came twice is counted beside, and all lines agree."""
-    lines = count(await made(), READINGS, log())
+async def test_duplicates_are_reported_and_are_not_a_loss() -> None:
+    """Delivery is at least once: duplicates are counted separately, and all lines agree."""
+    lines = count(await successful_story(), READINGS, log())
 
     assert [] == disagreeing(lines)
     assert ["1 duplicate", "2 redelivered", "5 and 4; 1 redelivered"] == [
@@ -85,17 +85,17 @@ LOSSES = {
 async def test_one_missing_message_is_a_disagreement(loss: str) -> None:
     """Wherever it is missing, the line that counts it says so."""
     what, attribute = LOSSES[loss]
-    story = await made()
-    place = getattr(story, attribute)
-    (place.handled if isinstance(place, Account) else place).pop()
+    story = await successful_story()
+    counted = getattr(story, attribute)
+    (counted.handled if isinstance(counted, Account) else counted).pop()
 
     assert what in disagreeing(count(story, READINGS, log()))
 
 
 @pytest.mark.asyncio
-async def test_a_worker_that_misses_what_the_other_has_not_is_a_disagreement() -> None:
-    """What one of the two has handled, the other need not; what neither has is missing."""
-    story = await made()
+async def test_a_message_that_neither_worker_has_is_a_disagreement() -> None:
+    """One of the two is enough."""
+    story = await successful_story()
     story.pair[0].handled.discard(5)
     assert [] == disagreeing(count(story, READINGS, log()))
 
@@ -104,9 +104,9 @@ async def test_a_worker_that_misses_what_the_other_has_not_is_a_disagreement() -
 
 
 @pytest.mark.asyncio
-async def test_commands_out_of_their_urgency_are_a_disagreement() -> None:
-    """All are there, in the order in which they were published: not what was declared."""
-    story = await made()
+async def test_commands_out_of_priority_order_are_a_disagreement() -> None:
+    """All are there, but in the order in which they were published."""
+    story = await successful_story()
     story.robot.sort()
     (line,) = [line for line in count(story, READINGS, log()) if not line.agrees]
 
@@ -117,9 +117,9 @@ async def test_commands_out_of_their_urgency_are_a_disagreement() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_left_in_a_queue_is_a_disagreement() -> None:
-    """A message that was acknowledged does not wait any more."""
-    story = await made()
+async def test_messages_left_in_a_queue_are_a_disagreement() -> None:
+    """A message that was acknowledged no longer waits."""
+    story = await successful_story()
     story.left = 2
 
     assert ["left in the queues"] == disagreeing(count(story, READINGS, log()))
@@ -134,13 +134,13 @@ LOGGED = {
 
 @pytest.mark.parametrize("topic", LOGGED)
 @pytest.mark.asyncio
-async def test_the_log_is_held_against_what_was_told(topic: str) -> None:
-    """A record that is missing or that nobody published is found."""
+async def test_the_log_is_compared_with_what_was_published(topic: str) -> None:
+    """A record that is missing, or was never published, is found."""
     for change in (lambda stored: stored[1:], lambda stored: [*stored, 4711]):
         stored = log()
         stored[topic] = change(stored[topic])
 
-        assert [LOGGED[topic]] == disagreeing(count(await made(), READINGS, stored))
+        assert [LOGGED[topic]] == disagreeing(count(await successful_story(), READINGS, stored))
 
 
 @pytest.mark.asyncio
@@ -149,15 +149,17 @@ async def test_a_command_that_is_stored_twice_is_a_disagreement() -> None:
     stored = log()
     stored[demo.COMMANDS].append(7)
 
-    assert ["in the log, each once"] == disagreeing(count(await made(), READINGS, stored))
+    assert ["in the log, each once"] == disagreeing(
+        count(await successful_story(), READINGS, stored)
+    )
 
 
-def test_a_broker_that_does_not_start_is_one_line(
+def test_a_broker_that_does_not_start_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """With its last words, exit 1, and nothing left behind."""
-    words = "import sys; print('error: no luck', file=sys.stderr); sys.exit(3)"
-    monkeypatch.setattr(demo_broker, "PROGRAM", (sys.executable, "-c", words))
+    """With the last line that it printed; exit 1, and nothing is left behind."""
+    program = "import sys; print('error: no luck', file=sys.stderr); sys.exit(3)"
+    monkeypatch.setattr(demo_broker, "PROGRAM", (sys.executable, "-c", program))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     assert 1 == main(["demo"])
@@ -168,7 +170,7 @@ def test_a_broker_that_does_not_start_is_one_line(
 def test_counts_that_disagree_are_exit_1_and_keep_the_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Whoever wants to know why needs the files."""
+    """The user needs the files to find out why."""
 
     async def run(_directory: Path, _readings: int, _tables: Path) -> list[Line]:
         return [Line("bad", {1}, set())]
@@ -185,12 +187,12 @@ def test_counts_that_disagree_are_exit_1_and_keep_the_log(
     ("called", "path", "typed"),
     [
         ("bin/braidmq", "", "bin/braidmq"),  # as `make demo` does, on a clone
-        ("{here}/bin/braidmq", "bin", "braidmq"),  # as a shell that has found it does
-        ("{here}/bin/braidmq", "other", "{here}/bin/braidmq"),  # there it is another one
+        ("{here}/bin/braidmq", "bin", "braidmq"),  # as a shell does once it has found it
+        ("{here}/bin/braidmq", "other", "{here}/bin/braidmq"),  # the path has another one
         ("-c", "", "braidmq"),
     ],
 )
-def test_at_the_end_it_tells_what_can_be_typed_next(
+def test_the_demo_ends_with_commands_to_try_next(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -204,9 +206,9 @@ def test_at_the_end_it_tells_what_can_be_typed_next(
     async def run(_directory: Path, _readings: int, _tables: Path) -> list[Line]:
         return [Line("good", {1}, {1})]
 
-    for place in ("bin", "other"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "braidmq").touch(0o755)
+    for directory in ("bin", "other"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "braidmq").touch(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "_run", run)
     monkeypatch.setenv("PATH", str(tmp_path / path) if path else "")
@@ -224,9 +226,9 @@ def test_at_the_end_it_tells_what_can_be_typed_next(
     ] == lines[-4:]
 
 
-def test_tables_are_never_mixed_with_what_is_there(
+def test_tables_are_never_written_into_an_existing_directory(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A directory that exists is refused before anything runs."""
+    """It is refused before anything runs."""
     assert 2 == main(["demo", "--tables", str(tmp_path)])
     assert "error: --tables: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The demo's meters: what is missing, invented or readable is told."""
+"""The demo's meters: what is missing or readable is a disagreement."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ READINGS = {1, 2, 3}
 COMMANDS = {1, 2}
 
 
-def made() -> Meters:
-    """Return meters of whom everybody has everything."""
+def complete_meters() -> Meters:
+    """Return meters in which every consumer has every message."""
     meters = Meters(lambda who, what: None)
     bills = set(range(1, BILLS_COUNT + 1))
     alarms = set(range(1, ALARMS_COUNT + 1))
@@ -29,9 +29,9 @@ def disagreeing(meters: Meters) -> list[str]:
     return [line.what.strip() for line in lines if not line.agrees]
 
 
-def test_when_everybody_has_everything_all_lines_agree() -> None:
-    """And that is also when there is nothing more to wait for."""
-    meters = made()
+def test_all_lines_agree_when_every_consumer_has_every_message() -> None:
+    """Then there is nothing more to wait for."""
+    meters = complete_meters()
 
     assert [] == disagreeing(meters)
     assert meters.is_done(READINGS, COMMANDS)
@@ -49,8 +49,8 @@ CHANGES: dict[str, Callable[[Meters], object]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_one_missing_message_is_a_disagreement(what: str) -> None:
-    """Wherever it is missing, the line that counts it says so, and it is waited for."""
-    meters = made()
+    """Wherever it is missing, the line that counts it says so, and the demo waits for it."""
+    meters = complete_meters()
     CHANGES[what](meters)
 
     assert [what] == disagreeing(meters)
@@ -58,8 +58,8 @@ def test_one_missing_message_is_a_disagreement(what: str) -> None:
 
 
 def test_a_box_that_can_be_read_is_a_disagreement() -> None:
-    """What is sealed for the office is sealed for everybody else."""
-    meters = made()
+    """What is sealed for the office must not be readable elsewhere."""
+    meters = complete_meters()
     meters.readable_boxes = 1
 
     assert ["of them readable"] == disagreeing(meters)

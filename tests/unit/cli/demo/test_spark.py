@@ -1,4 +1,4 @@
-"""The demo's tables: what is counted, and what would be a disagreement."""
+"""The demo's tables: what is counted, and what is a disagreement."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ def disagreeing(lines: list[Line]) -> list[str]:
     return [line.what.strip() for line in lines if not line.agrees]
 
 
-def test_what_agrees_is_told_so() -> None:
+def test_tables_that_are_complete_agree() -> None:
     """Each message is in a file once, each reading in one of two tables, each minute shown."""
     lines = count(log(), tables(), TOPICS, board())
 
@@ -77,7 +77,7 @@ CHANGES = {
     "a message is in no file": (shorter("archive"), [ARCHIVE]),
     "a message is in two files": (twice("archive"), [ARCHIVE]),
     "a reading is in no table": (shorter("typed"), [READ, SUMMED]),
-    "a misfit is in no table": (shorter("quarantine"), [READ]),
+    "an invalid reading is in no table": (shorter("quarantine"), [READ]),
     "a reading is in two tables": (twice("typed"), [READ, SUMMED]),
     "a minute is in no table": (shorter("rollup"), [SUMMED, SENT, SHOWN]),
     "a minute was not shown": (lambda _tables, board: board.pop(), [SHOWN]),
@@ -87,7 +87,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_missing_or_too_many_is_a_disagreement(change: str) -> None:
+def test_missing_and_extra_rows_are_a_disagreement(change: str) -> None:
     """Wherever it is, the line that counts it says so."""
     apply, expected = CHANGES[change]
     changed, shown = tables(), board()
@@ -104,24 +104,24 @@ REPLAYS = {
 
 
 @pytest.mark.parametrize("case", REPLAYS)
-def test_a_replay_of_something_else_is_a_disagreement(case: str) -> None:
-    """By the numbers in the payloads, which keep their order."""
+def test_a_replay_of_other_commands_is_a_disagreement(case: str) -> None:
+    """The numbers in the payloads must be the same, in the same order."""
     values = log()["value"].to_pylist()[:-2] + REPLAYS[case]
     changed = log().set_column(2, "value", [values])
 
     assert [REPLAYED] == disagreeing(count(changed, tables(), TOPICS, board()))
 
 
-def test_what_is_hidden_is_no_table(tmp_path: Path) -> None:
-    """As for every reader of Parquet: names that begin with `_` are passed over."""
-    for place, offset in (("date=2026-11-16", 1), ("_table/staging", 2)):
-        (tmp_path / place).mkdir(parents=True)
-        pq.write_table(pa.table({"offset": [offset]}), tmp_path / place / "a.parquet")
+def test_hidden_directories_are_not_part_of_a_table(tmp_path: Path) -> None:
+    """As for every reader of Parquet: names that begin with `_` are skipped."""
+    for directory, offset in (("date=2026-11-16", 1), ("_table/staging", 2)):
+        (tmp_path / directory).mkdir(parents=True)
+        pq.write_table(pa.table({"offset": [offset]}), tmp_path / directory / "a.parquet")
 
     assert [1] == _read(tmp_path)["offset"].to_pylist()
 
 
-def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """In one line, with its place."""
+def test_a_missing_table_is_reported(tmp_path: Path) -> None:
+    """In one line, with its path."""
     with pytest.raises(DemoError, match=f"no table found in {tmp_path}"):
         _read(tmp_path)

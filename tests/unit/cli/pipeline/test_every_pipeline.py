@@ -1,5 +1,6 @@
-"""The options that every pipeline has, by the same names; that runs take them is tested with
-a session, in `tests/integration/spark/test_every_pipeline.py`.
+"""The options that every pipeline has, under the same names.
+
+`tests/integration/spark/test_every_pipeline.py` tests them in runs with a session.
 """
 
 from pathlib import Path
@@ -23,7 +24,7 @@ OWN: Final = {
     "replay": ["--name=n", "--api-key=k"],
     "report": [],
 }
-"""What each needs besides."""
+"""What each needs in addition."""
 
 MODULES: Final = {
     "archive": archive,
@@ -36,7 +37,7 @@ MODULES: Final = {
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """What the pipelines were told."""
+    """The plans that the pipelines were called with."""
     found: list[Plan] = []
 
     def run(plan: Plan, *_more: Any) -> None:  # noqa: ANN401 - each has its own
@@ -48,16 +49,16 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 
 @pytest.mark.parametrize("name", OWN)
-@pytest.mark.parametrize("place", ["--path=data", "--endpoint=grpc://h:1"])
+@pytest.mark.parametrize("log", ["--path=data", "--endpoint=grpc://h:1"])
 def test_the_common_options_are_those_of_every_pipeline(
-    plans: list[Plan], name: str, place: str
+    plans: list[Plan], name: str, log: str
 ) -> None:
-    """So one script can run any of them; each learns all of it."""
+    """So one script can run any of them; each receives them all."""
     common = ["--checkpoint=place", "--trigger=10s", "--format=delta", "--master=spark://h:1"]
-    words = ["pipeline", name, *OWN[name], place, "--out=out", *common]
+    arguments = ["pipeline", name, *OWN[name], log, "--out=out", *common]
     if name == "replay":
-        words.append("--table=rows")  # whose format it is
-    assert 0 == main(words)
+        arguments.append("--table=rows")  # --format is the table's
+    assert 0 == main(arguments)
 
     (plan,) = plans
     assert (Path("out").absolute(), Path("place").absolute()) == (plan.out, plan.checkpoint)
@@ -81,7 +82,7 @@ REFUSED: Final = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_common_option_that_cannot_be_meant_is_refused_by_its_name(
+def test_an_invalid_common_option_is_refused_by_its_name(
     case: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -90,21 +91,21 @@ def test_a_common_option_that_cannot_be_meant_is_refused_by_its_name(
     """With the reason, and before Spark is started."""
     monkeypatch.chdir(tmp_path)
     write_log(tmp_path / "data", [message("t", b"x")])
-    name, *words = case.split()
+    name, *arguments = case.split()
 
-    assert 2 == main(["pipeline", name, *OWN[name], "--path=data", "--out=o", *words])
+    assert 2 == main(["pipeline", name, *OWN[name], "--path=data", "--out=o", *arguments])
     assert REFUSED[case] == capsys.readouterr().err
     assert not (tmp_path / "o").exists()
 
 
-def test_a_replay_has_its_own_files_in_one_place_if_that_is_enough(
+def test_a_replay_needs_only_one_of_out_and_checkpoint(
     plans: list[Plan], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Either directory will do; with neither, the one that others need is asked for."""
-    words = ["pipeline", "replay", *OWN["replay"], "--path=data"]
-    assert 0 == main([*words, "--out=out"])
-    assert 0 == main([*words, "--checkpoint=place"])
-    assert 2 == main(words)
+    """With neither, the error names the one that other pipelines need."""
+    arguments = ["pipeline", "replay", *OWN["replay"], "--path=data"]
+    assert 0 == main([*arguments, "--out=out"])
+    assert 0 == main([*arguments, "--checkpoint=place"])
+    assert 2 == main(arguments)
 
     out, place = Path("out").absolute(), Path("place").absolute()
     assert [(out, None), (place, place)] == [(plan.out, plan.checkpoint) for plan in plans]

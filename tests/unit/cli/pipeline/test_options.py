@@ -1,4 +1,4 @@
-"""What the source, the sink and Spark are told by the options of a pipeline."""
+"""How the options of a pipeline reach the source, the sink and Spark."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ ENDPOINT = "grpc://a:1"
 
 
 def test_the_sink_finds_the_broker_as_the_source_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its directory or its address; the key may be out of sight."""
+    """By its directory or its address; the key may be in the environment."""
     monkeypatch.setenv("BRAIDMQ_API_KEY", "hidden")
 
     assert {"path": "data", "apiKey": "hidden"} == FromLog(path=DATA).sink()
@@ -30,15 +30,15 @@ def test_the_sink_finds_the_broker_as_the_source_does(monkeypatch: pytest.Monkey
     ).sink()
 
 
-@pytest.mark.parametrize("place", [{}, {"path": DATA, "endpoint": ENDPOINT}])
-def test_the_log_is_in_one_place(place: dict[str, object]) -> None:
-    """Neither nowhere nor in two."""
+@pytest.mark.parametrize("options", [{}, {"path": DATA, "endpoint": ENDPOINT}])
+def test_the_log_is_in_one_place(options: dict[str, object]) -> None:
+    """Exactly one of the two must be given."""
     with pytest.raises(ConfigError, match="give either --path or --endpoint"):
-        FromLog(**place).source()  # type: ignore[arg-type] # of several types
+        FromLog(**options).source()  # type: ignore[arg-type] # of several types
 
 
-def test_beside_a_sink_the_key_is_for_the_broker_alone() -> None:
-    """Files are read without one; an endpoint is the broker."""
+def test_beside_a_sink_the_key_is_for_the_broker_only() -> None:
+    """Files are read without a key; an endpoint is the broker."""
     near = FromLog(path=DATA, api_key="k", subscribe="a,b")
     far = FromLog(endpoint=ENDPOINT, api_key="k", subscribe_pattern="a.*")
 
@@ -51,17 +51,17 @@ def test_beside_a_sink_the_key_is_for_the_broker_alone() -> None:
     assert {"endpoint": ENDPOINT, "apiKey": "k", "subscribePattern": "a.*"} == far.source()
 
 
-def test_what_is_lost_ends_a_pipeline_unless_it_is_told_to_read_on() -> None:
+def test_data_loss_ends_a_pipeline_unless_it_is_tolerated() -> None:
     """The source's own default is to fail."""
-    reading_on = FromLog(path=DATA, fail_on_data_loss=False)
+    tolerant = FromLog(path=DATA, fail_on_data_loss=False)
 
     assert {"path": "data"} == FromLog(path=DATA).source()
-    assert {"path": "data", "failOnDataLoss": "false"} == reading_on.source()
-    assert reading_on.source() == reading_on.source(beside_sink=True)
+    assert {"path": "data", "failOnDataLoss": "false"} == tolerant.source()
+    assert tolerant.source() == tolerant.source(beside_sink=True)
 
 
 def test_options_are_passed_on_as_the_source_reads_them(tmp_path: Path) -> None:
-    """What is not said is left out."""
+    """Options that are not given are left out."""
     times = Times(since="1970-01-02", until="5")
     unsealing = Unsealing(private_key=tmp_path, trust=["a", "b"])
 
@@ -70,8 +70,8 @@ def test_options_are_passed_on_as_the_source_reads_them(tmp_path: Path) -> None:
     assert {"privateKeyFile": str(tmp_path), "trustedKeys": "a,b"} == unsealing.source()
 
 
-def test_a_plan_is_made_of_the_groups() -> None:
-    """Without a stream it reads once, from the source's own beginning."""
+def test_a_plan_is_made_from_the_groups_of_options() -> None:
+    """Without a stream it reads once, from the source's default start."""
     tables = Tables(out=Path("out"), format_="delta")
     once = plan_of({"path": "data"}, tables, Running(conf=["spark.x=1=2"]))
     often = Running(trigger="10s", checkpoint=Path("place"))

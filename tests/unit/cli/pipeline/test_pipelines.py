@@ -1,4 +1,4 @@
-"""`braidmq pipeline`, up to where Spark begins; the pipelines are tested with a session."""
+"""`braidmq pipeline`, up to the start of Spark; tests/integration/spark has whole runs."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ HEX = "ab" * 32
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the pipelines were called with."""
+    """The arguments that the pipelines were called with."""
     found: list[Any] = []
     monkeypatch.setattr(archive, "archive", lambda *arguments: found.append(arguments))
     monkeypatch.setattr(typed, "typed", lambda *arguments: found.append(arguments))
@@ -26,8 +26,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_an_archive_is_told_everything(given: list[Any], tmp_path: Path) -> None:
-    """Under the names that the source has for it."""
+def test_an_archive_receives_every_option(given: list[Any], tmp_path: Path) -> None:
+    """Under the names that the source has for them."""
     options = {
         "--path": "data",
         "--out": str(tmp_path / "out"),
@@ -62,27 +62,27 @@ def test_an_archive_is_told_everything(given: list[Any], tmp_path: Path) -> None
     assert [plan] == [arguments[0] for arguments in given]
 
 
-def test_what_is_not_said_has_its_default(given: list[Any]) -> None:
-    """All topics, what there is now, Parquet, all cores of this machine."""
+def test_an_option_that_is_not_given_has_its_default(given: list[Any]) -> None:
+    """All topics, the present backlog, Parquet, all cores of this machine."""
     assert 0 == main(["pipeline", "archive", "--path", "data", "--out", "out"])
 
     assert Plan({"path": "data"}, Path("out").absolute()) == given[0][0]
 
 
-def test_a_key_for_an_endpoint_may_be_out_of_sight(
+def test_a_key_for_an_endpoint_may_be_in_the_environment(
     given: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is said wins; a path needs none, unless for the cursor of a group."""
+    """The option wins; a path needs no key, except for the cursor of a group."""
     monkeypatch.setenv("BRAIDMQ_API_KEY", "hidden")
     command = ["pipeline", "archive", "--out", "out", "--endpoint", "grpc://h:1"]
     assert 0 == main(command)
-    assert 0 == main([*command, "--api-key", "said"])
+    assert 0 == main([*command, "--api-key", "given"])
     of_path = ["pipeline", "archive", "--out", "out", "--path", "data"]
     assert 0 == main(of_path)
     assert 0 == main([*of_path, "--group", "g"])
 
     keys = [plan.source.get("apiKey") for plan, _ in given]
-    assert ["hidden", "said", None, "hidden"] == keys
+    assert ["hidden", "given", None, "hidden"] == keys
     assert "g" == given[-1][0].source["groupId"]
 
 
@@ -94,14 +94,14 @@ STREAMING = {
 
 
 @pytest.mark.parametrize("name", STREAMING)
-def test_each_pipeline_that_streams_can_have_a_group_and_read_on_behind_a_loss(
+def test_each_streaming_pipeline_can_have_a_group_and_continue_after_a_loss(
     given: list[Any], name: str
 ) -> None:
-    """So retention waits for it; or, if it did not, it can still go on."""
-    words = ["pipeline", name, "--path=data", "--out=out", *STREAMING[name], "--api-key=k"]
-    assert 0 == main([*words, "--group=g"])
-    assert 0 == main([*words, "--no-fail-on-data-loss"])
-    assert 0 == main([*words, "--fail-on-data-loss"])
+    """Retention waits for a group; without one, the pipeline may skip what is lost."""
+    command = ["pipeline", name, "--path=data", "--out=out", *STREAMING[name], "--api-key=k"]
+    assert 0 == main([*command, "--group=g"])
+    assert 0 == main([*command, "--no-fail-on-data-loss"])
+    assert 0 == main([*command, "--fail-on-data-loss"])
 
     sources = [arguments[0].source for arguments in given]
     assert ["g", None, None] == [source.get("groupId") for source in sources]
@@ -110,7 +110,7 @@ def test_each_pipeline_that_streams_can_have_a_group_and_read_on_behind_a_loss(
 
 
 def test_typed_takes_pairs_or_one_schema(given: list[Any]) -> None:
-    """And how to open what is sealed."""
+    """And the keys that open sealed payloads."""
     command = ["pipeline", "typed", "--path", "data", "--out", "out"]
     assert 0 == main([*command, "--typed", "a=s", "--typed", "b=s", "--typed", "c=t"])
     sealed = ["--private-key", "key", "--trust", HEX, "--trust", HEX]
@@ -143,7 +143,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("arguments", "line"), REFUSED.items())
-def test_what_cannot_be_meant_is_refused_in_one_line(
+def test_invalid_options_are_refused_in_one_line(
     given: list[Any], capsys: pytest.CaptureFixture[str], arguments: str, line: str
 ) -> None:
     """Before Spark is started."""
@@ -152,17 +152,17 @@ def test_what_cannot_be_meant_is_refused_in_one_line(
     assert [] == given
 
 
-def test_a_format_that_is_unknown_is_refused_before_spark_is_started(
+def test_an_unknown_format_is_refused_before_spark_is_started(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """By the table, which knows what there is."""
+    """By the table, which knows the formats."""
     out = str(tmp_path / "out")
     assert 2 == main(["pipeline", "archive", "--path", "p", "--out", out, "--format", "orc"])
 
     assert "error: --format: 'orc' is unknown: parquet or delta\n" == capsys.readouterr().err
 
 
-def test_without_spark_the_way_to_it_is_told(
+def test_without_spark_the_error_says_how_to_install_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is an extra, and most brokers do without."""

@@ -1,4 +1,4 @@
-"""Rollup, replay and report on the command line: what cannot be is refused in one line."""
+"""Rollup, replay and report on the command line: invalid options are refused in one line."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ REFUSED = {
         ["rollup", "--path=x", "--out=o", SCHEMA, "--subscribe=t"],
         "option apiKey: '' is missing",
     ),
-    "rollup with a strange watermark": (
+    "rollup with an invalid watermark": (
         ["rollup", "--path=x", "--out=o", SCHEMA, "--subscribe=t", "--watermark=soon"],
         "--watermark: 'soon' is not a duration",
     ),
@@ -32,15 +32,15 @@ REFUSED = {
         ["replay", "--path=x", "--name=n", "--checkpoint=c", "--table=t", "--from=2026-11-16"],
         "--table: '2026-11-16' selects from the log and cannot be combined with it",
     ),
-    "replay from no time": (
+    "replay from an invalid time": (
         ["replay", "--path=x", "--name=n", "--checkpoint=c", "--from=yesterday"],
         "--from: 'yesterday' is not a time",
     ),
-    "replay at no rate": (
+    "replay at a rate of zero": (
         ["replay", "--path=x", "--name=n", "--checkpoint=c", "--api-key=k", "--rate=0"],
         "--rate: 0 must be greater than 0",
     ),
-    "report of two places": (
+    "report of two logs": (
         ["report", "--path=x", "--endpoint=grpc://a:1", "--out=o"],
         "--path: give either --path or --endpoint",
     ),
@@ -52,7 +52,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused_in_one_line(
+def test_invalid_options_are_refused_in_one_line(
     case: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -64,7 +64,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     arguments, problem = REFUSED[case]
 
     assert 2 == main(["pipeline", *arguments])
-    told = capsys.readouterr().err
-    assert problem in told
-    assert 1 == told.count("\n")
+    line = capsys.readouterr().err
+    assert problem in line
+    assert 1 == line.count("\n")
     assert [] == list(tmp_path.iterdir())

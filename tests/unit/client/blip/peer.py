@@ -1,4 +1,4 @@
-"""A Blip server for tests: left alone, a small, honest, memory-only broker."""
+"""A Blip server for tests: unless scripted, a small, honest, in-memory broker."""
 
 import asyncio
 import ssl
@@ -18,7 +18,7 @@ class Line(peer.Line[Frame]):
     """One accepted connection."""
 
     def types(self) -> list[int]:
-        """Return the types of the frames seen, in order."""
+        """Return the types of the received frames, in order."""
         return [kind for kind, _, _ in self.seen]
 
 
@@ -33,21 +33,23 @@ class Queue:
         self.line: Line | None = None
 
     def settle(self, delivery_id: int) -> bool:
-        """Forget a delivery, also when it is ready again; return whether it was open."""
-        back = [item for item in self.ready if item[0] == delivery_id]
-        for item in back:
+        """Drop a delivery, even if it was requeued; return whether it was known."""
+        requeued = [item for item in self.ready if item[0] == delivery_id]
+        for item in requeued:
             self.ready.remove(item)
-        return self.in_flight.pop(delivery_id, None) is not None or bool(back)
+        return self.in_flight.pop(delivery_id, None) is not None or bool(requeued)
 
 
 class Peer(peer.ScriptedPeer[Line, Frame]):
-    """The server; use it with `async with`."""
+    """The scripted server; use it with `async with`."""
 
     greeting = frames.HELLO
     ping = frames.PING
     subscribe = frames.SUBSCRIBE
     unsubscribe = frames.UNSUBSCRIBE
+    publishing = frames.PUBLISH
     confirming = frames.PING
+    permanent = (403,)
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         super().__init__(tls=tls, port=port)
@@ -58,29 +60,29 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
 
     @property
     def url(self) -> str:
-        """Where the peer listens, with its key."""
+        """The peer's URL, API key included."""
         return f"blip://{KEY}@127.0.0.1:{self.port}"
 
-    def nack(self, kind: int, code: int, text: str) -> None:
-        """Refuse frames of a type from now on."""
+    def refusing(self, code: int | str, text: str = "because") -> Callable[..., None]:
+        """Return a script that answers with a NACK."""
 
-        def refuse(line: Line, correlation_id: int, payload: bytes) -> None:
-            line.send(messages.encode_nack(correlation_id, code, text))
+        def script(line: Line, correlation_id: int, payload: bytes) -> None:
+            line.send(messages.encode_nack(correlation_id, int(code), text))
 
-        self.script(kind, refuse)
+        return script
 
     def payloads(self) -> list[bytes]:
-        """Return what was published, in order."""
+        """Return the published payloads, in order."""
         return [payload for _, _, payload in self.published]
 
     def offer(self, name: str, *payloads: bytes) -> None:
-        """Make messages ready for whoever has subscribed to a name."""
+        """Make messages available to the subscribers of a topic."""
         for subscription_id, queue in list(self.queues.items()):
             if queue.topic == name:
                 self.put(subscription_id, *payloads)
 
     def put(self, subscription_id: int, *payloads: bytes) -> None:
-        """Make messages ready on a subscription."""
+        """Make messages available to a subscription."""
         queue = self.queues[subscription_id]
         for payload in payloads:
             queue.ready.append((self.next_id, payload))
@@ -90,11 +92,11 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
     # --- the honest broker ------------------------------------------------------------------
 
     def line(self, writer: asyncio.StreamWriter) -> Line:
-        """Return a new line."""
+        """Wrap an accepted connection."""
         return Line(writer, fragments=self.fragments)
 
     def reader(self) -> Callable[[bytes], Iterator[Frame]]:
-        """Return what reads the frames of one line."""
+        """Return a frame decoder for one connection."""
         decoder = frames.FrameDecoder()
 
         def read(data: bytes) -> Iterator[Frame]:
@@ -105,11 +107,11 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
         return read
 
     def kind(self, frame: Frame) -> int:
-        """Return the frame's type."""
+        """Return the type of *frame*."""
         return frame[0]
 
     def gone(self, line: Line) -> None:
-        """Take back what the line held."""
+        """Requeue the deliveries of a closed connection."""
         for queue in self.queues.values():
             if queue.line is line:
                 queue.line, queue.credit = None, 0
@@ -117,7 +119,7 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
                 queue.in_flight.clear()
 
     def handle(self, line: Line, frame: Frame) -> None:
-        """Do what an honest broker does, or the script."""
+        """Run the script for this frame type, or act as an honest broker."""
         kind, correlation_id, payload = frame
         if kind in self.scripts:
             self.scripts[kind](line, correlation_id, payload)
@@ -166,15 +168,15 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
             queue.credit += messages.read_credit(payload)[1]
             self._push(queue)
         elif queue.ready:
-            self._hand_out(queue)
+            self._deliver(queue)
 
     def _push(self, queue: Queue) -> None:
         while queue.credit and queue.ready and queue.line is not None:
             queue.credit -= 1
-            self._hand_out(queue)
+            self._deliver(queue)
 
     @staticmethod
-    def _hand_out(queue: Queue) -> None:
+    def _deliver(queue: Queue) -> None:
         assert queue.line is not None
         delivery_id, payload = queue.ready.popleft()
         queue.in_flight[delivery_id] = payload

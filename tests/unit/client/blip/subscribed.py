@@ -1,6 +1,5 @@
-"""A client and its subscription at a scripted peer, and how tests wait for both."""
+"""A client and its subscription at a scripted peer."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,9 +8,6 @@ from braidmq.client.blip.subscription import BlipSubscription
 from braidmq.wire.blip import frames, messages
 from tests.unit.client.blip.peer import Line, Peer
 from tests.unit.client.peer import quick
-
-PUBLISHING, SUBSCRIBED = 0, 1
-"""A client's connections, in the order in which they are made."""
 
 
 @asynccontextmanager
@@ -31,19 +27,11 @@ async def take(subscription: braidmq.Subscription, count: int) -> list[braidmq.M
     return [await anext(subscription) for _ in range(count)]
 
 
-def credits_given(line: Line) -> list[int]:
+async def delivered(peer: Peer, subscription: BlipSubscription) -> braidmq.Message:
+    """Deliver a message with the payload `1` and return it, unacknowledged."""
+    peer.put(subscription.subscription_id, b"1")
+    return await anext(subscription)
+
+
+def credits_granted(line: Line) -> list[int]:
     return [messages.read_credit(p)[1] for kind, _, p in line.seen if kind == frames.CREDIT]
-
-
-async def back(subscription: BlipSubscription) -> None:
-    """Wait until the subscription has a connection again."""
-    async with asyncio.timeout(10):
-        while not subscription.is_connected:  # noqa: ASYNC110 - each turn lets it come
-            await asyncio.sleep(0)
-
-
-async def lost(subscription: BlipSubscription) -> None:
-    """Wait until the subscription knows that its connection is gone."""
-    async with asyncio.timeout(10):
-        while subscription.is_connected:  # noqa: ASYNC110 - each turn lets the loss arrive
-            await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""One connection that speaks Blip as a client."""
+"""One Blip connection, on the client's side."""
 
 import asyncio
 import logging
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.asyncio
 ORDERS = BlipPosting("orders", 1)
 
 
-class Keeping(Receiver):
-    """A receiver that keeps what it gets."""
+class KeepingReceiver(Receiver):
+    """A receiver that keeps the messages it gets."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[int, int, str, bytes]] = []
@@ -89,9 +89,9 @@ async def test_greeting_and_key_go_out_in_one_segment() -> None:
 async def test_a_refused_handshake_says_why(
     kind: int, code: int, error: type[ConnectionFailed]
 ) -> None:
-    """Only an unknown key is a matter of the key; the text never repeats it."""
+    """Only 401 is an authentication error; the text never contains the key."""
     async with Peer() as peer:
-        peer.nack(kind, code, "because")
+        peer.refuse(kind, code, "because")
         with pytest.raises(ConnectionFailed, match=f"{code} because") as caught:
             async with connected(peer):
                 pass
@@ -101,8 +101,8 @@ async def test_a_refused_handshake_says_why(
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_a_fence_stands_behind_everything_handed_over_before_it() -> None:
-    """The PING follows the messages, in the same segment."""
+async def test_a_fence_follows_everything_sent_before_it() -> None:
+    """The PING is sent after the messages, in the same segment."""
     async with Peer() as peer, connected(peer) as connection:
         for number in range(3):
             connection.publish(ORDERS.prefix, b"%d" % number, qos=1)
@@ -112,7 +112,7 @@ async def test_a_fence_stands_behind_everything_handed_over_before_it() -> None:
 
 
 async def test_refusals_belong_to_the_fence_that_covers_their_ids() -> None:
-    """A NACK that comes while an earlier PING waits is about the next one's messages."""
+    """A NACK may arrive before the PONG of an earlier fence."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(frames.PING)
         one = connection.publish(ORDERS.prefix, b"1", qos=1)
@@ -130,12 +130,12 @@ async def test_refusals_belong_to_the_fence_that_covers_their_ids() -> None:
         assert {two: Refusal(403, "forbidden")} == fence_two.refusals
 
 
-async def test_a_refusal_that_nobody_waits_for_is_logged(
+async def test_a_refusal_without_a_waiter_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A QoS 0 message that the broker refuses is not lost in silence."""
+    """A QoS 0 message that the broker refuses is not lost silently."""
     async with Peer() as peer, connected(peer) as connection:
-        peer.nack(frames.PUBLISH, 403, "forbidden")
+        peer.refuse(frames.PUBLISH, 403, "forbidden")
         with caplog.at_level(logging.WARNING, "braidmq.client"):
             connection.publish(ORDERS.prefix, b"1", qos=0)
             await connection.settle()
@@ -143,8 +143,8 @@ async def test_a_refusal_that_nobody_waits_for_is_logged(
         assert ["refused by the broker: 403 forbidden"] == caplog.messages
 
 
-async def test_a_broken_connection_tells_everyone_who_waits() -> None:
-    """Fences in flight and to come, requests, and those who ask afterwards."""
+async def test_a_broken_connection_notifies_fences_and_requests() -> None:
+    """Those in flight, those queued, and those made afterwards."""
     lost: list[BlipConnection] = []
     async with Peer() as peer, connected(peer, on_lost=lost.append) as connection:
         peer.hold(frames.PING)
@@ -153,8 +153,8 @@ async def test_a_broken_connection_tells_everyone_who_waits() -> None:
         await peer.until(lambda: pings(peer) == 1)
         fences.append(connection.fence()[1])
         request = connection.request(lambda number: frames.encode(frames.STATS, number))
-        given_up = connection.request(lambda number: frames.encode(frames.STATS, number))
-        given_up.done.cancel()
+        cancelled = connection.request(lambda number: frames.encode(frames.STATS, number))
+        cancelled.done.cancel()
         await peer.until(lambda: len(peer.held) == 3)
         peer.lines[0].hang_up()
 
@@ -170,8 +170,8 @@ async def test_a_broken_connection_tells_everyone_who_waits() -> None:
         assert "lost the connection" in str(connection.lost())
 
 
-async def test_answers_to_requests_that_were_given_up_are_ignored() -> None:
-    """A late answer harms nobody."""
+async def test_answers_to_cancelled_requests_are_ignored() -> None:
+    """A late answer does no harm."""
     async with Peer() as peer, connected(peer) as connection:
         request = connection.request(lambda number: frames.encode(frames.STATS, number))
         request.done.cancel()
@@ -192,7 +192,7 @@ async def test_answers_to_requests_that_were_given_up_are_ignored() -> None:
     ],
 )
 async def test_noise_ends_the_connection(noise: bytes) -> None:
-    """A broker that breaks the protocol is not listened to any longer."""
+    """The client hangs up on a broker that violates the protocol."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(frames.PING)
         _, reached = connection.fence()
@@ -205,7 +205,7 @@ async def test_noise_ends_the_connection(noise: bytes) -> None:
 
 
 async def test_a_stray_pong_confirms_nothing() -> None:
-    """Only the PONG with the PING's own id is its answer."""
+    """A PONG answers only the PING with the same id."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(frames.PING)
         _, reached = connection.fence()
@@ -219,9 +219,9 @@ async def test_a_stray_pong_confirms_nothing() -> None:
         assert await reached
 
 
-async def test_deliveries_come_whole_whatever_the_segments() -> None:
-    """Bytes that come one by one make the same messages."""
-    receiver = Keeping()
+async def test_deliveries_are_reassembled_from_any_segments() -> None:
+    """Bytes that arrive one by one make the same messages."""
+    receiver = KeepingReceiver()
     async with Peer() as peer:
         peer.fragments = True
         async with connected(peer, receiver=receiver) as connection:
@@ -240,16 +240,16 @@ async def test_deliveries_come_whole_whatever_the_segments() -> None:
 
 
 async def test_a_batch_of_deliveries_is_announced_once() -> None:
-    """One wake-up for everything that came in one read."""
-    receiver = Keeping()
+    """One wake-up for all messages of one read."""
+    receiver = KeepingReceiver()
     async with Peer() as peer, connected(peer, receiver=receiver):
         peer.lines[0].send(*(messages.encode_publish(n, 1, "t", b"") for n in range(1, 4)))
 
         assert 3 == await receiver.batches.get()
 
 
-async def test_a_delivery_without_a_taker_is_dropped() -> None:
-    """A publisher's connection has nothing to do with deliveries."""
+async def test_a_delivery_on_a_publishing_connection_is_dropped() -> None:
+    """Without a subscription there is no handler for it."""
     async with Peer() as peer, connected(peer) as connection:
         peer.lines[0].send(messages.encode_publish(7, 1, "t", b""))
 
@@ -259,8 +259,8 @@ async def test_a_delivery_without_a_taker_is_dropped() -> None:
 async def test_senders_wait_while_the_broker_does_not_read() -> None:
     """Memory is bounded by the buffer, not by the sender's speed."""
     async with Peer() as peer, connected(peer) as connection:
-        taking = peer.lines[0]
-        taking.pause_reading()
+        line = peer.lines[0]
+        line.pause_reading()
         sent = 0
 
         async def send() -> None:
@@ -272,14 +272,14 @@ async def test_senders_wait_while_the_broker_does_not_read() -> None:
 
         sender = asyncio.create_task(send())
         async with asyncio.timeout(10):
-            while not connection.is_full:  # noqa: ASYNC110 - each turn lets the sender go on
+            while not connection.is_full:  # noqa: ASYNC110 - each turn lets the sender proceed
                 await asyncio.sleep(0)
         stuck_at = sent
         for _ in range(100):
             await asyncio.sleep(0)
 
         assert stuck_at == sent < 400
-        taking.resume_reading()
+        line.resume_reading()
         await sender
         await connection.settle()
         assert 400 == len(peer.published)

@@ -1,4 +1,4 @@
-"""What a Blip publisher sends."""
+"""Publishing over Blip: topics, payload limits, receipts."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from braidmq.wire.blip import frames, messages
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 65_536, "é" * 32_768, "\ud800"])
-def test_what_is_no_topic_is_not_sent(topic: str) -> None:
-    """A topic is 1 to 65,535 bytes of UTF-8, so that the broker need not say so."""
+def test_an_invalid_topic_is_refused(topic: str) -> None:
+    """A topic is 1 to 65,535 bytes of UTF-8; the client checks it before sending."""
     with pytest.raises(InvalidArgument, match="a topic"):
         BlipPosting(topic, 1)
 
@@ -21,7 +21,7 @@ def test_topics_up_to_the_limit_are_sent(topic: str) -> None:
 
 
 def test_a_payload_may_fill_a_frame_to_the_last_byte() -> None:
-    """One byte more would make the broker hang up, so it is refused here."""
+    """The client refuses one byte more, which would make the broker hang up."""
     posting = BlipPosting("orders", 1)
     largest = bytes(posting.payload_max)
 
@@ -32,6 +32,6 @@ def test_a_payload_may_fill_a_frame_to_the_last_byte() -> None:
 
 
 def test_a_receipt_says_whether_the_message_is_durable() -> None:
-    """QoS 1 is confirmed by the broker's log, QoS 0 by nobody."""
+    """QoS 1 is confirmed once it is in the broker's log, QoS 0 is never confirmed."""
     assert BlipPosting("orders", 1).receipt().durable
     assert not BlipPosting("orders", 0).receipt().durable

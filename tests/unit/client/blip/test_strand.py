@@ -1,27 +1,16 @@
-"""The client over the Blip strand: publishing, numbers, ending."""
+"""The client over Blip: publishing, stats, closing."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 import braidmq
 from braidmq.client import publishing, strand
-from braidmq.client.surface import Client
-from braidmq.wire.blip import frames, messages
-from tests.unit.client.blip.peer import Line, Peer
+from braidmq.wire.blip import frames
+from tests.unit.client.blip.peer import Peer
 from tests.unit.client.peer import die, quick
 
 pytestmark = pytest.mark.asyncio
-
-
-def refuse(code: int) -> Callable[[Line, int, bytes], None]:
-    """Script: refuse with *code*."""
-
-    def script(line: Line, correlation_id: int, payload: bytes) -> None:
-        line.send(messages.encode_nack(correlation_id, code, "because"))
-
-    return script
 
 
 def pings(peer: Peer) -> int:
@@ -37,8 +26,8 @@ async def test_concurrent_publishes_share_their_fences() -> None:
         assert pings(peer) <= 2
 
 
-async def test_qos_0_returns_when_it_is_handed_over() -> None:
-    """Nothing is awaited, and nothing is promised."""
+async def test_a_qos_0_publish_returns_at_once() -> None:
+    """It waits for no confirmation, and promises nothing."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         receipt = await client.publish("orders", b"1", qos=0)
 
@@ -50,8 +39,8 @@ async def test_qos_0_returns_when_it_is_handed_over() -> None:
 @pytest.mark.parametrize(
     "options", [{"headers": {}}, {"priority": 0}, {"ttl": 1.0}], ids=lambda one: next(iter(one))
 )
-async def test_what_blip_lacks_is_named(options: dict[str, float]) -> None:
-    """An option that would be ignored is refused instead."""
+async def test_an_option_that_blip_lacks_is_refused(options: dict[str, float]) -> None:
+    """The error names the option; it is never ignored silently."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         with pytest.raises(
             braidmq.NotSupported, match=f"blip does not support {next(iter(options))}"
@@ -59,66 +48,31 @@ async def test_what_blip_lacks_is_named(options: dict[str, float]) -> None:
             await client.publish("orders", b"1", **options)  # type: ignore[arg-type] # one at a time
 
 
-async def test_a_refused_publish_says_why_and_disturbs_no_other() -> None:
-    """Two publishes share a fence; one is refused."""
+async def test_code_500_is_a_refusal_with_unknown_outcome() -> None:
+    """The broker itself does not know whether the message is stored."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(frames.PUBLISH, refuse(403))
-        refused, accepted = await asyncio.gather(
-            client.publish("orders", b"1"),
-            client.publish("orders", b"2"),
-            return_exceptions=True,
-        )
-
-        assert isinstance(refused, braidmq.PublishRefused)
-        assert (403, "because") == (refused.code, refused.text)
-        assert isinstance(accepted, braidmq.Receipt)
-
-
-async def test_code_500_is_refused_and_in_doubt() -> None:
-    """The broker itself does not know."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.nack(frames.PUBLISH, 500, "durable publish failed: disk")
+        peer.refuse(frames.PUBLISH, 500, "durable publish failed: disk")
         with pytest.raises(braidmq.OutcomeUnknown, match="500") as caught:
             await client.publish("orders", b"1")
 
         assert isinstance(caught.value, braidmq.PublishRefused)
 
 
-async def test_retry_repeats_what_the_broker_could_not_store(
+async def test_retry_resends_a_message_that_the_broker_failed_to_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Code 500 means: repeat it."""
+    """Code 500 asks for another attempt."""
     monkeypatch.setattr(strand, "RETRY_DELAY_S", 0.001)
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(frames.PUBLISH, refuse(500))
+        peer.once(frames.PUBLISH, peer.refusing(500))
 
         assert (await client.publish("orders", b"1", retry=True)).repeated
 
 
-async def test_retry_does_not_repeat_what_the_broker_forbids() -> None:
-    """It would be forbidden again."""
+async def test_publish_many_returns_a_result_per_message() -> None:
+    """Receipts and errors come in the order of the payloads."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.nack(frames.PUBLISH, 403, "forbidden")
-        with pytest.raises(braidmq.PublishRefused):
-            await client.publish("orders", b"1", retry=True)
-
-
-async def test_a_cancelled_publish_disturbs_no_other() -> None:
-    """Publishers share a fence but not their fate."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.hold(frames.PING)
-        tasks = [asyncio.create_task(client.publish("orders", b"%d" % n)) for n in range(2)]
-        await peer.until(lambda: peer.held)
-        tasks[0].cancel()
-        peer.release()
-
-        assert (await tasks[1]).durable
-
-
-async def test_publish_many_gives_a_result_for_each() -> None:
-    """Receipts and errors stand in the order of the payloads."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(frames.PUBLISH, refuse(403))
+        peer.once(frames.PUBLISH, peer.refusing(403))
         too_large = bytes(17 * 1024 * 1024)
         results = await client.publish_many("orders", [b"0", b"1", too_large, b"3"])
 
@@ -145,8 +99,8 @@ async def test_publish_many_is_pipelined_in_chunks(monkeypatch: pytest.MonkeyPat
         assert pings(peer) <= 6
 
 
-async def test_publish_many_of_qos_0_is_handed_over() -> None:
-    """No fence, no promise."""
+async def test_publish_many_with_qos_0_returns_at_once() -> None:
+    """It sends no PING, and promises nothing."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         results = await client.publish_many("orders", [b"1", b"2"], qos=0)
 
@@ -155,48 +109,48 @@ async def test_publish_many_of_qos_0_is_handed_over() -> None:
 
 
 async def test_publish_many_over_a_broken_connection() -> None:
-    """The chunk in flight is in doubt; what comes after it is confirmed."""
+    """The chunk in flight has an unknown outcome; later messages are confirmed."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
         peer.once(frames.PING, die)
-        doubtful = await client.publish_many("orders", [b"1", b"2"])
+        unknown = await client.publish_many("orders", [b"1", b"2"])
         results = await client.publish_many("orders", [b"x"] * 10)
 
-        assert [braidmq.OutcomeUnknown] * 2 == [type(result) for result in doubtful]
+        assert [braidmq.OutcomeUnknown] * 2 == [type(result) for result in unknown]
         assert all(isinstance(result, braidmq.Receipt) for result in results)
 
 
-async def test_publish_many_repeats_only_what_was_in_doubt(
+async def test_publish_many_resends_only_messages_with_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With `retry`, lost and failed messages are sent again until they are confirmed."""
+    """With `retry`, lost and failed messages are resent until they are confirmed."""
     monkeypatch.setattr(strand, "RETRY_DELAY_S", 0.001)
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
-        peer.once(frames.PUBLISH, refuse(500))
+        peer.once(frames.PUBLISH, peer.refusing(500))
         failed = await client.publish_many("orders", [b"1", b"2"], retry=True)
         peer.once(frames.PING, die)
-        lost_ones = await client.publish_many("orders", [b"3"], retry=True)
+        lost = await client.publish_many("orders", [b"3"], retry=True)
         before = pings(peer)
         fine = await client.publish_many("orders", [b"4"], retry=True)
 
         assert [True, False] == [
             isinstance(one, braidmq.Receipt) and one.repeated for one in failed
         ]
-        assert [braidmq.Receipt("orders", 1, durable=True, repeated=True)] == lost_ones
+        assert [braidmq.Receipt("orders", 1, durable=True, repeated=True)] == lost
         assert [braidmq.Receipt("orders", 1, durable=True)] == fine
         assert before + 1 == pings(peer)
         assert [b"2", b"1", b"3", b"3", b"4"] == [payload for _, _, payload in peer.published]
 
 
-async def test_stats_are_the_brokers_five_numbers() -> None:
-    """They come as a value with names."""
+async def test_stats_are_the_five_numbers_of_the_broker() -> None:
+    """They are returned as a named tuple."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         assert braidmq.Stats(1, 2, 3, 4, 5) == await client.stats()
 
 
 async def test_stats_that_are_refused_or_lost_raise() -> None:
-    """Numbers are never made up."""
+    """The client never makes up numbers."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
-        peer.nack(frames.STATS, 400, "invalid STATS payload")
+        peer.refuse(frames.STATS, 400, "invalid STATS payload")
         with pytest.raises(braidmq.ClientError, match="400 invalid STATS payload"):
             await client.stats()
         peer.script(frames.STATS, die)
@@ -205,7 +159,7 @@ async def test_stats_that_are_refused_or_lost_raise() -> None:
 
 
 async def test_closing_confirms_qos_0_messages_first() -> None:
-    """What was handed over reaches the broker before the connection ends."""
+    """Everything sent reaches the broker before the connection closes."""
     async with Peer() as peer:
         async with braidmq.connect(peer.url) as client:
             await client.publish_many("orders", [b"x"] * 1000, qos=0)
@@ -213,8 +167,8 @@ async def test_closing_confirms_qos_0_messages_first() -> None:
         assert 1000 == len(peer.published)
 
 
-async def test_a_closed_client_says_so() -> None:
-    """Publishing, subscribing and asking all raise Closed; closing again does nothing."""
+async def test_a_closed_client_raises_closed() -> None:
+    """Publish, stats and ping all raise it; closing again does nothing."""
     async with Peer() as peer:
         client = await braidmq.connect(peer.url)
         await client.close()
@@ -224,8 +178,8 @@ async def test_a_closed_client_says_so() -> None:
                 await attempt
 
 
-async def test_a_publish_that_waits_for_room_goes_to_the_next_connection() -> None:
-    """The connection broke while it was full: nothing of the message was handed over."""
+async def test_a_publish_that_waits_for_buffer_space_moves_to_the_next_connection() -> None:
+    """The connection broke while its buffer was full, so no part of the message was sent."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
         peer.lines[0].pause_reading()
         large = (bytes(65536) for _ in range(400))
@@ -246,15 +200,8 @@ async def test_a_publish_that_waits_for_room_goes_to_the_next_connection() -> No
         await flood
 
 
-async def lost(client: Client) -> None:
-    """Wait until the client knows that its connection is gone."""
-    async with asyncio.timeout(10):
-        while client.is_connected:  # noqa: ASYNC110 - each turn lets the loss arrive
-            await asyncio.sleep(0)
-
-
 async def test_blip_has_no_queues() -> None:
-    """What a strand lacks is named."""
+    """The error names strand and feature."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         for attempt in (
             client.declare_queue("jobs"),

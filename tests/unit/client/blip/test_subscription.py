@@ -1,4 +1,4 @@
-"""A subscription over the Blip strand: entering, iterating, ending."""
+"""A Blip subscription: entering, iterating, closing."""
 
 import asyncio
 
@@ -8,14 +8,15 @@ import braidmq
 from braidmq.client.blip.subscription import BlipSubscription
 from braidmq.wire.blip import frames, messages
 from tests.unit.client.blip.peer import Peer
-from tests.unit.client.blip.subscribed import SUBSCRIBED, credits_given, lost, subscribed, take
+from tests.unit.client.blip.subscribed import credits_granted, delivered, subscribed, take
 from tests.unit.client.peer import die, ignore, quick
+from tests.unit.client.strands import SUBSCRIBED, offline
 
 pytestmark = pytest.mark.asyncio
 
 
-async def test_messages_come_in_order_and_are_acknowledged() -> None:
-    """Published, pushed, processed, acknowledged."""
+async def test_messages_arrive_and_are_acknowledged_in_order() -> None:
+    """End to end: publish, push, process, acknowledge."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         async with client.subscribe("orders") as subscription:
             await client.publish_many("orders", [b"%d" % n for n in range(100)])
@@ -31,19 +32,18 @@ async def test_messages_come_in_order_and_are_acknowledged() -> None:
         assert 100 == len(peer.acked)
 
 
-async def test_a_message_says_what_blip_says() -> None:
-    """Topic, payload, id and qos; no attempt, no headers."""
+async def test_a_message_has_the_attributes_that_blip_carries() -> None:
+    """Topic, payload, id and QoS; no attempt, no headers."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
 
         assert ("orders", b"1", 1) == (message.topic, message.payload, message.qos)
         assert [message.id] == list(peer.queues[subscription.subscription_id].in_flight)
         assert (None, {}) == (message.attempt, dict(message.headers))
 
 
-async def test_a_message_of_qos_0_has_no_id_and_nothing_to_acknowledge() -> None:
-    """Its correlation id is our own CREDIT's, which is no delivery tag."""
+async def test_a_qos_0_message_has_no_id_and_needs_no_acknowledgement() -> None:
+    """Its correlation id is that of our own CREDIT, which is no delivery tag."""
     async with Peer() as peer, subscribed(peer) as subscription:
         own = peer.lines[SUBSCRIBED].seen[-1][1]
         peer.lines[SUBSCRIBED].send(messages.encode_publish(own, 0, "orders", b"1"))
@@ -55,8 +55,8 @@ async def test_a_message_of_qos_0_has_no_id_and_nothing_to_acknowledge() -> None
         assert frames.ACK not in peer.lines[SUBSCRIBED].types()
 
 
-async def test_each_subscription_has_a_connection_of_its_own() -> None:
-    """A delivery does not say whose it is, so nobody has to guess."""
+async def test_each_subscription_has_its_own_connection() -> None:
+    """A delivery does not name its subscription; the connection does."""
     async with (
         Peer() as peer,
         braidmq.connect(peer.url) as client,
@@ -71,17 +71,17 @@ async def test_each_subscription_has_a_connection_of_its_own() -> None:
         assert 3 == len(peer.open_lines())
 
 
-async def test_credit_is_not_given_before_anyone_iterates() -> None:
-    """A subscription that is only fetched from holds nothing it was not asked for."""
+async def test_no_credit_is_granted_before_iteration_starts() -> None:
+    """A subscription used only with `fetch` gets no messages that were not requested."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put(subscription.subscription_id, b"1")
         await peer.until(lambda: frames.CREDIT in peer.lines[SUBSCRIBED].types())
 
-        assert [0] == credits_given(peer.lines[SUBSCRIBED])
+        assert [0] == credits_granted(peer.lines[SUBSCRIBED])
 
 
-async def test_what_is_under_way_never_exceeds_the_prefetch() -> None:
-    """However fast the handler, no more than that wait for it."""
+async def test_messages_in_flight_never_exceed_the_prefetch() -> None:
+    """However fast the handler is, no more messages wait for it."""
     async with Peer() as peer, subscribed(peer, prefetch=8) as subscription:
         peer.put(subscription.subscription_id, *[b"x"] * 200)
         for number in range(1, 201):
@@ -89,11 +89,11 @@ async def test_what_is_under_way_never_exceeds_the_prefetch() -> None:
             in_flight = len(peer.queues[subscription.subscription_id].in_flight)
 
             assert in_flight - number <= 8
-        assert 8 >= max(credits_given(peer.lines[SUBSCRIBED]))
+        assert 8 >= max(credits_granted(peer.lines[SUBSCRIBED]))
 
 
 async def test_a_slow_handler_has_few_messages_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that waits is close to being sent again."""
+    """A message that waits is close to its redelivery."""
     async with Peer() as peer, subscribed(peer) as subscription:
         loop = asyncio.get_running_loop()
         peer.put(subscription.subscription_id, *[b"x"] * 100)
@@ -103,16 +103,16 @@ async def test_a_slow_handler_has_few_messages_waiting(monkeypatch: pytest.Monke
         for _ in range(20):
             await anext(subscription)
             await asyncio.sleep(0)
-            passed += 2.0  # what handling it took
+            passed += 2.0  # the handler's time
 
         assert len(peer.queues[subscription.subscription_id].in_flight) <= 20 + 4
 
 
-async def test_iterating_waits_without_end_and_wakes_up() -> None:
-    """Idle is no error."""
+async def test_iteration_waits_indefinitely_and_wakes_up() -> None:
+    """An idle topic is no error."""
     async with Peer() as peer, subscribed(peer) as subscription:
         waiting = asyncio.create_task(anext(subscription))
-        await peer.until(lambda: credits_given(peer.lines[SUBSCRIBED])[-1:] == [1])
+        await peer.until(lambda: credits_granted(peer.lines[SUBSCRIBED])[-1:] == [1])
         assert not waiting.done()
         peer.put(subscription.subscription_id, b"1")
 
@@ -120,7 +120,7 @@ async def test_iterating_waits_without_end_and_wakes_up() -> None:
 
 
 async def test_several_tasks_may_share_a_subscription() -> None:
-    """Each message goes to one of them."""
+    """Each message goes to exactly one of them."""
     async with Peer() as peer, subscribed(peer) as subscription:
         workers = [asyncio.create_task(take(subscription, 10)) for _ in range(5)]
         peer.put(subscription.subscription_id, *[b"%d" % n for n in range(50)])
@@ -131,7 +131,7 @@ async def test_several_tasks_may_share_a_subscription() -> None:
 
 
 async def test_closing_ends_iteration() -> None:
-    """Who iterates stops; who asks later is told."""
+    """The iterating task stops; later calls raise."""
     async with Peer() as peer, subscribed(peer) as subscription:
         seen = 0
 
@@ -142,7 +142,7 @@ async def test_closing_ends_iteration() -> None:
 
         iterating = asyncio.create_task(iterate())
         peer.put(subscription.subscription_id, b"1", b"2")
-        while seen < 2:  # noqa: ASYNC110 - each turn lets the iteration go on
+        while seen < 2:  # noqa: ASYNC110 - each turn lets the iteration proceed
             await asyncio.sleep(0)
         await subscription.close()
 
@@ -153,8 +153,8 @@ async def test_closing_ends_iteration() -> None:
             await anext(subscription)
 
 
-async def test_leaving_ends_what_entering_has_made() -> None:
-    """A new subscription is removed, unless it is to be kept."""
+async def test_leaving_removes_the_subscription_unless_kept() -> None:
+    """`keep=True` leaves it at the broker."""
     async with Peer() as peer:
         async with subscribed(peer):
             assert 1 == len(peer.queues)
@@ -166,7 +166,7 @@ async def test_leaving_ends_what_entering_has_made() -> None:
 
 
 async def test_a_kept_subscription_is_resumed_by_its_id() -> None:
-    """What came meanwhile is there; leaving leaves it, unless asked otherwise."""
+    """It holds the messages published meanwhile; leaving keeps it, unless told otherwise."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         subscription = await client.subscribe("orders", keep=True)
         kept = subscription.subscription_id
@@ -181,8 +181,8 @@ async def test_a_kept_subscription_is_resumed_by_its_id() -> None:
         assert {} == peer.queues
 
 
-async def test_resuming_what_is_gone_raises() -> None:
-    """A gap must not go unseen."""
+async def test_resuming_a_subscription_that_is_gone_raises() -> None:
+    """A gap must not go unnoticed."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         with pytest.raises(braidmq.SubscriptionGone, match="404"):
             await client.subscribe("orders", subscription_id=77)
@@ -190,9 +190,9 @@ async def test_resuming_what_is_gone_raises() -> None:
 
 
 async def test_a_refused_subscription_says_why() -> None:
-    """It is not tried again."""
+    """The client does not retry it."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.nack(frames.SUBSCRIBE, 403, "forbidden")
+        peer.refuse(frames.SUBSCRIBE, 403, "forbidden")
         refused = client.subscribe("secret")
         with pytest.raises(braidmq.SubscriptionRefused, match="403 forbidden"):
             await refused
@@ -209,17 +209,17 @@ async def test_a_refused_subscription_says_why() -> None:
         ("t", {"subscription_id": 0}),
     ],
 )
-async def test_what_cannot_be_subscribed_to_is_refused(
+async def test_invalid_subscribe_arguments_are_refused(
     topic: str, options: dict[str, int]
 ) -> None:
-    """Mistakes of the program show where they are made."""
+    """The call itself raises, before anything is sent."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         with pytest.raises(braidmq.InvalidArgument):
             client.subscribe(topic, **options)  # type: ignore[arg-type] # one at a time
 
 
-async def test_a_subscription_is_used_after_it_is_entered() -> None:
-    """Before, there is nothing to take from."""
+async def test_a_subscription_must_be_entered_before_use() -> None:
+    """Until then it has no id and no messages."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         subscription = client.subscribe("orders")
         with pytest.raises(braidmq.Closed, match="enter the subscription"):
@@ -229,40 +229,40 @@ async def test_a_subscription_is_used_after_it_is_entered() -> None:
 
 
 async def test_subscribing_while_the_connection_breaks_fails() -> None:
-    """The first connection of a subscription is not tried twice."""
+    """The client does not retry the first connection of a subscription."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         peer.script(frames.SUBSCRIBE, die)
         with pytest.raises(braidmq.ConnectionLost):
             await client.subscribe("orders")
 
 
-async def test_draining_gives_back_what_was_not_handed_out() -> None:
-    """Iterating ends, acknowledgements are confirmed, and messages in hand may be finished."""
+async def test_draining_returns_unread_messages_to_the_broker() -> None:
+    """Iteration ends, acknowledgements are confirmed, messages in hand may be finished."""
     async with Peer() as peer, subscribed(peer, prefetch=4) as subscription:
         peer.put(subscription.subscription_id, *[b"x"] * 50)
         (in_hand,) = await take(subscription, 1)
         await subscription.drain()
-        given = len(peer.queues[subscription.subscription_id].in_flight)
+        delivered = len(peer.queues[subscription.subscription_id].in_flight)
         assert [] == [message async for message in subscription]
         await in_hand.ack(confirmed=True)
 
         assert [in_hand.id] == peer.acked
-        assert 50 - given == len(peer.queues[subscription.subscription_id].ready)
+        assert 50 - delivered == len(peer.queues[subscription.subscription_id].ready)
 
 
-async def test_draining_without_a_connection_ends() -> None:
-    """There is nothing that could be confirmed."""
+async def test_draining_without_a_connection_returns() -> None:
+    """There is nothing to wait for."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.lines[SUBSCRIBED].die()
-        await lost(subscription)
+        await offline(subscription)
         await subscription.drain()
 
         with pytest.raises(braidmq.Closed, match="draining"):
             await subscription.take(1)
 
 
-async def test_take_returns_at_most_what_was_asked_for() -> None:
-    """It waits for the first as iterating does, and then takes what is there."""
+async def test_take_returns_at_most_the_requested_number() -> None:
+    """It waits for the first message, then takes those already in the inbox."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put(subscription.subscription_id, *[b"%d" % n for n in range(10)])
         seen: list[bytes] = []
@@ -275,12 +275,12 @@ async def test_take_returns_at_most_what_was_asked_for() -> None:
 
 
 async def test_closing_the_client_closes_its_subscriptions() -> None:
-    """Whoever iterates comes to an end."""
+    """Their iterators end."""
     async with Peer() as peer:
         client = await braidmq.connect(peer.url)
         subscription = await client.subscribe("orders")
         iterating = asyncio.create_task(anext(subscription, None))
-        await peer.until(lambda: credits_given(peer.lines[SUBSCRIBED])[-1:] == [1])
+        await peer.until(lambda: credits_granted(peer.lines[SUBSCRIBED])[-1:] == [1])
         await client.close()
 
         assert await iterating is None
@@ -288,15 +288,15 @@ async def test_closing_the_client_closes_its_subscriptions() -> None:
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_closing_while_away_leaves_the_subscription_to_its_lease(
+async def test_closing_while_offline_leaves_the_subscription_to_its_lease(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It cannot be removed now, and that is said."""
+    """It cannot be removed now; the log says so."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
         subscription = await client.subscribe("orders")
         assert isinstance(subscription, BlipSubscription)
         await peer.stop()
-        await lost(subscription)
+        await offline(subscription)
         await subscription.close()
         await subscription.close()
 
@@ -305,7 +305,7 @@ async def test_closing_while_away_leaves_the_subscription_to_its_lease(
 
 
 async def test_a_refused_unsubscribe_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The subscription was gone already; closing goes on."""
+    """The subscription was already gone; closing continues."""
     async with Peer() as peer:
         async with subscribed(peer):
             peer.queues.clear()
@@ -313,8 +313,8 @@ async def test_a_refused_unsubscribe_is_logged(caplog: pytest.LogCaptureFixture)
         assert "unsubscribing was refused: 404" in caplog.text
 
 
-async def test_closing_does_not_wait_for_ever() -> None:
-    """A broker that does not confirm is left after `close_timeout`."""
+async def test_closing_does_not_wait_forever() -> None:
+    """After `close_timeout` the client gives up on a broker that does not confirm."""
     async with Peer() as peer, braidmq.connect(peer.url, close_timeout=0.02) as client:
         async with client.subscribe("orders"):
             peer.script(frames.UNSUBSCRIBE, ignore)
@@ -322,11 +322,11 @@ async def test_closing_does_not_wait_for_ever() -> None:
 
 
 async def test_a_subscription_without_reconnecting_ends_with_its_connection() -> None:
-    """Then the loss is the iterator's to raise."""
+    """The iterator raises the loss."""
     async with Peer() as peer, braidmq.connect(peer.url, reconnect=False) as client:
         subscription = await client.subscribe("orders")
         iterating = asyncio.create_task(anext(subscription))
-        await peer.until(lambda: credits_given(peer.lines[SUBSCRIBED])[-1:] == [1])
+        await peer.until(lambda: credits_granted(peer.lines[SUBSCRIBED])[-1:] == [1])
         peer.lines[SUBSCRIBED].die()
 
         with pytest.raises(braidmq.ConnectionLost):

@@ -1,4 +1,4 @@
-"""A subscription over the Blip strand: acknowledging and fetching."""
+"""A Blip subscription: acknowledging and fetching."""
 
 import asyncio
 import logging
@@ -9,17 +9,17 @@ import braidmq
 from braidmq.client.blip import subscription as module
 from braidmq.wire.blip import frames
 from tests.unit.client.blip.peer import Peer
-from tests.unit.client.blip.subscribed import SUBSCRIBED, credits_given, lost, subscribed, take
+from tests.unit.client.blip.subscribed import credits_granted, delivered, subscribed, take
 from tests.unit.client.peer import die
+from tests.unit.client.strands import SUBSCRIBED, offline
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_an_exception_leaves_the_message_unacknowledged() -> None:
-    """Blip cannot give it back; the broker's timer will."""
+    """Blip has no nack; the broker redelivers the message after its timeout."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         with pytest.raises(ZeroDivisionError):
             async with message.process():
                 raise ZeroDivisionError
@@ -32,8 +32,7 @@ async def test_an_exception_leaves_the_message_unacknowledged() -> None:
 async def test_acknowledging_twice_sends_one_acknowledgement() -> None:
     """A handler may acknowledge early, inside `process`."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         async with message.process():
             await message.ack(confirmed=True)
         await subscription.drain()
@@ -42,10 +41,9 @@ async def test_acknowledging_twice_sends_one_acknowledgement() -> None:
 
 
 async def test_a_confirmed_acknowledgement_waits_for_the_broker() -> None:
-    """It returns after the fence behind it."""
+    """It returns once the fence behind it is answered."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         peer.hold(frames.PING)
         acknowledging = asyncio.create_task(message.ack(confirmed=True))
         await peer.until(lambda: peer.held)
@@ -59,7 +57,7 @@ async def test_a_confirmed_acknowledgement_waits_for_the_broker() -> None:
 async def test_a_stale_acknowledgement_is_an_error_when_confirmed_and_a_warning_when_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The broker no longer has the delivery open."""
+    """The broker no longer knows the delivery."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put(subscription.subscription_id, b"1", b"2")
         one, two = await take(subscription, 2)
@@ -74,11 +72,10 @@ async def test_a_stale_acknowledgement_is_an_error_when_confirmed_and_a_warning_
         assert [text] == caplog.messages
 
 
-async def test_an_acknowledgement_lost_with_its_connection_may_be_tried_again() -> None:
-    """Confirmed means: no silence about it."""
+async def test_an_acknowledgement_lost_with_its_connection_may_be_retried() -> None:
+    """A confirmed acknowledgement never fails silently."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         peer.script(frames.ACK, die)
         with pytest.raises(braidmq.ConnectionLost):
             await message.ack(confirmed=True)
@@ -90,13 +87,13 @@ async def test_an_acknowledgement_lost_with_its_connection_may_be_tried_again() 
         assert [message.id] == peer.acked
 
 
-async def test_acknowledgements_made_while_away_follow_on_the_next_connection() -> None:
-    """They go out before any new credit, so what was done is not done again."""
+async def test_acknowledgements_made_offline_are_sent_on_the_next_connection() -> None:
+    """They are sent before any new credit, so finished work is not redelivered."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put(subscription.subscription_id, b"1", b"2")
         one, two = await take(subscription, 2)
         peer.lines[SUBSCRIBED].die()
-        await lost(subscription)
+        await offline(subscription)
         await one.ack()
         (again,) = await take(subscription, 1)
 
@@ -106,30 +103,28 @@ async def test_acknowledgements_made_while_away_follow_on_the_next_connection() 
         assert again.id == two.id
 
 
-async def test_a_confirmed_acknowledgement_waits_for_the_connection() -> None:
-    """While there is none, nobody could confirm it."""
+async def test_a_confirmed_acknowledgement_waits_for_a_connection() -> None:
+    """The broker cannot confirm it before."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
+        message = await delivered(peer, subscription)
         peer.lines[SUBSCRIBED].die()
-        await lost(subscription)
+        await offline(subscription)
         await message.ack(confirmed=True)
 
         assert [message.id] == peer.acked
 
 
-async def test_acknowledging_after_the_end_raises() -> None:
-    """There is nobody to tell any more."""
+async def test_acknowledging_after_close_raises() -> None:
+    """The subscription no longer exists."""
     async with Peer() as peer:
         async with subscribed(peer) as subscription:
-            peer.put(subscription.subscription_id, b"1")
-            (message,) = await take(subscription, 1)
+            message = await delivered(peer, subscription)
         with pytest.raises(braidmq.Closed):
             await message.ack()
 
 
-async def test_fetch_returns_what_is_there_at_once() -> None:
-    """It does not wait for more than there is, nor take more than was asked for."""
+async def test_fetch_returns_available_messages_at_once() -> None:
+    """It neither waits for more messages nor takes more than requested."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put(subscription.subscription_id, *[b"%d" % n for n in range(5)])
 
@@ -141,8 +136,8 @@ async def test_fetch_returns_what_is_there_at_once() -> None:
         assert 5 == len(peer.queues[subscription.subscription_id].in_flight)
 
 
-async def test_fetch_of_nothing_is_an_empty_list() -> None:
-    """Also with no time at all: then it is a question, and the answer is waited for."""
+async def test_fetch_returns_an_empty_list_when_there_are_no_messages() -> None:
+    """Even with a timeout of 0 it asks the broker and waits for the answer."""
     async with Peer() as peer, subscribed(peer) as subscription:
         assert [] == await subscription.fetch(timeout=0)
         assert [] == await subscription.fetch(timeout=0.01)
@@ -151,27 +146,27 @@ async def test_fetch_of_nothing_is_an_empty_list() -> None:
 
 
 async def test_fetch_waits_for_the_first_message() -> None:
-    """It comes by itself, without being asked for again and again."""
+    """The broker pushes it; the client does not poll."""
     async with Peer() as peer, subscribed(peer) as subscription:
         fetching = asyncio.create_task(subscription.fetch(max=10, timeout=60))
-        await peer.until(lambda: credits_given(peer.lines[SUBSCRIBED])[-1:] == [1])
+        await peer.until(lambda: credits_granted(peer.lines[SUBSCRIBED])[-1:] == [1])
         peer.put(subscription.subscription_id, b"1", b"2", b"3")
 
         assert [b"1", b"2", b"3"] == [message.payload for message in await fetching]
 
 
-async def test_an_unused_credit_of_fetch_is_not_given_twice() -> None:
-    """Fetching again and again does not pile up credit."""
+async def test_unused_credit_of_a_fetch_is_not_granted_again() -> None:
+    """Repeated fetches do not pile up credit."""
     async with Peer() as peer, subscribed(peer) as subscription:
         for _ in range(5):
             await subscription.fetch(timeout=0.02)
 
-        assert [0, 1] == credits_given(peer.lines[SUBSCRIBED])
+        assert [0, 1] == credits_granted(peer.lines[SUBSCRIBED])
         assert 1 == peer.queues[subscription.subscription_id].credit
 
 
-async def test_fetch_of_many_asks_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large number is not asked for all at once."""
+async def test_a_large_fetch_polls_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not send all its POLLs at once."""
     monkeypatch.setattr(module, "POLLS_PER_FENCE_MAX", 10)
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put(subscription.subscription_id, *[b"x"] * 25)
@@ -180,8 +175,8 @@ async def test_fetch_of_many_asks_in_rounds(monkeypatch: pytest.MonkeyPatch) -> 
         assert 30 == peer.lines[SUBSCRIBED].types().count(frames.POLL)
 
 
-async def test_fetch_after_iterating_takes_what_was_pushed() -> None:
-    """Both ways lead to the same messages, each once."""
+async def test_fetch_after_iterating_takes_pushed_messages() -> None:
+    """Iterating and fetching share the messages, each delivered once."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put(subscription.subscription_id, *[b"%d" % n for n in range(4)])
         seen = [message.payload for message in await take(subscription, 1)]
@@ -191,8 +186,8 @@ async def test_fetch_after_iterating_takes_what_was_pushed() -> None:
         assert [b"0", b"1", b"2", b"3"] == seen
 
 
-async def test_fetch_from_a_silent_broker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer may take a little longer than the timeout, not for ever."""
+async def test_fetch_from_a_silent_broker_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer may take a little longer than the timeout, but not forever."""
     monkeypatch.setattr(module, "FETCH_GRACE_S", 0.01)
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.hold(frames.PING)
@@ -201,11 +196,11 @@ async def test_fetch_from_a_silent_broker_ends(monkeypatch: pytest.MonkeyPatch) 
         peer.release()
 
 
-async def test_fetch_while_away_waits_for_the_connection() -> None:
-    """A broken connection is nothing that the caller must handle."""
+async def test_fetch_while_offline_waits_for_the_connection() -> None:
+    """The caller need not handle a broken connection."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.lines[SUBSCRIBED].die()
-        await lost(subscription)
+        await offline(subscription)
         fetching = asyncio.create_task(subscription.fetch(timeout=60))
         await asyncio.sleep(0)
         peer.put(subscription.subscription_id, b"1")

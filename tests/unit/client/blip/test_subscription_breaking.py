@@ -1,4 +1,4 @@
-"""A subscription over the Blip strand: broken connections, brokers without CREDIT."""
+"""A Blip subscription: broken connections, brokers without CREDIT."""
 
 import asyncio
 
@@ -6,24 +6,18 @@ import pytest
 
 import braidmq
 from braidmq.client.blip import subscription as module
-from braidmq.client.blip.subscription import Traits
+from braidmq.client.blip.subscription import BlipSubscription, Traits
 from braidmq.wire.blip import frames, messages
 from tests.unit.client.blip.peer import Line, Peer
-from tests.unit.client.blip.subscribed import (
-    SUBSCRIBED,
-    back,
-    credits_given,
-    lost,
-    subscribed,
-    take,
-)
+from tests.unit.client.blip.subscribed import credits_granted, delivered, subscribed, take
 from tests.unit.client.peer import hang_up, quick
+from tests.unit.client.strands import SUBSCRIBED, offline, online
 
 pytestmark = pytest.mark.asyncio
 
 
-async def test_iteration_goes_on_over_a_broken_connection() -> None:
-    """The subscription is resumed; what nobody has seen comes again, and nothing twice."""
+async def test_iteration_survives_a_broken_connection() -> None:
+    """The client resumes the same subscription; unseen messages arrive, none twice."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put(subscription.subscription_id, *[b"%d" % n for n in range(20)])
         seen = []
@@ -32,7 +26,7 @@ async def test_iteration_goes_on_over_a_broken_connection() -> None:
             seen.append(message.payload)
             if len(seen) == 10:
                 peer.lines[SUBSCRIBED].die()
-                await lost(subscription)
+                await offline(subscription)
             if len(seen) == 20:
                 break
 
@@ -40,10 +34,10 @@ async def test_iteration_goes_on_over_a_broken_connection() -> None:
         assert 1 == sum(line.types().count(frames.SUBSCRIBE) for line in peer.lines)
 
 
-async def test_a_forgotten_subscription_is_replaced_and_the_gap_is_told(
+async def test_a_forgotten_subscription_is_replaced_and_the_gap_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A broker that answers 404 gets a new subscription; nobody is left in the dark."""
+    """After a 404 the client subscribes anew, logs it and calls `on_gap`."""
     gaps: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
         subscription = await client.subscribe(
@@ -65,8 +59,8 @@ async def test_a_forgotten_subscription_is_replaced_and_the_gap_is_told(
             await before.ack(confirmed=True)
 
 
-async def test_a_subscription_that_goes_while_it_is_used_is_replaced() -> None:
-    """A 404 to CREDIT or POLL leads the same way as one after a broken connection."""
+async def test_a_subscription_that_vanishes_while_in_use_is_replaced() -> None:
+    """A 404 to CREDIT or POLL is handled like one after a broken connection."""
     async with Peer() as peer, subscribed(peer) as subscription:
         await subscription.fetch(timeout=0)
         first = subscription.subscription_id
@@ -80,45 +74,46 @@ async def test_a_subscription_that_goes_while_it_is_used_is_replaced() -> None:
         assert first != second == subscription.subscription_id
 
 
-async def test_late_acknowledgements_of_a_replaced_subscription_are_dropped() -> None:
-    """They would be about somebody else's deliveries."""
+async def forget(peer: Peer, subscription: BlipSubscription) -> None:
+    """Make the broker forget the subscription, and drop its connection."""
+    peer.queues.clear()
+    peer.lines[SUBSCRIBED].die()
+    await offline(subscription)
+
+
+async def test_pending_acknowledgements_of_a_replaced_subscription_are_dropped() -> None:
+    """Their ids could match other deliveries of the new subscription."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
-        peer.queues.clear()
-        peer.lines[SUBSCRIBED].die()
-        await lost(subscription)
+        message = await delivered(peer, subscription)
+        await forget(peer, subscription)
         await message.ack()
-        await back(subscription)
+        await online(subscription)
         await subscription.drain()
 
         assert frames.SUBSCRIBE in peer.lines[-1].types()
         assert frames.ACK not in peer.lines[-1].types()
 
 
-async def test_an_acknowledgement_after_a_replacement_is_a_warning(
+async def test_an_acknowledgement_after_a_replacement_logs_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The broker has forgotten the delivery with the subscription."""
+    """The broker has forgotten the delivery together with its subscription."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.put(subscription.subscription_id, b"1")
-        (message,) = await take(subscription, 1)
-        peer.queues.clear()
-        peer.lines[SUBSCRIBED].die()
-        await lost(subscription)
-        await back(subscription)
+        message = await delivered(peer, subscription)
+        await forget(peer, subscription)
+        await online(subscription)
         await message.ack()
 
         assert "its subscription was replaced" in caplog.text
 
 
-async def test_a_replacement_that_is_forbidden_ends_the_subscription() -> None:
-    """Who iterates gets the error: it would come again."""
+async def test_a_forbidden_replacement_ends_the_subscription() -> None:
+    """The iterating task gets the error: a retry would fail again."""
     async with Peer() as peer, subscribed(peer) as subscription:
         iterating = asyncio.create_task(anext(subscription))
-        await peer.until(lambda: credits_given(peer.lines[SUBSCRIBED])[-1:] == [1])
+        await peer.until(lambda: credits_granted(peer.lines[SUBSCRIBED])[-1:] == [1])
         peer.queues.clear()
-        peer.nack(frames.SUBSCRIBE, 403, "forbidden")
+        peer.refuse(frames.SUBSCRIBE, 403, "forbidden")
         peer.lines[SUBSCRIBED].die()
 
         with pytest.raises(braidmq.SubscriptionRefused, match="403"):
@@ -127,8 +122,8 @@ async def test_a_replacement_that_is_forbidden_ends_the_subscription() -> None:
             await anext(subscription)
 
 
-async def test_messages_of_qos_0_survive_a_broken_connection() -> None:
-    """The broker will not send them again, so what is here is kept."""
+async def test_received_qos_0_messages_survive_a_broken_connection() -> None:
+    """The broker will not redeliver them, so the inbox keeps them."""
     async with Peer() as peer, subscribed(peer) as subscription:
         own = peer.lines[SUBSCRIBED].seen[-1][1]
         peer.lines[SUBSCRIBED].send(
@@ -138,22 +133,22 @@ async def test_messages_of_qos_0_survive_a_broken_connection() -> None:
         while subscription.waiting < 2:  # noqa: ASYNC110 - each turn lets more arrive
             await asyncio.sleep(0)
         peer.lines[SUBSCRIBED].die()
-        await lost(subscription)
+        await offline(subscription)
 
         assert [b"0"] == [message.payload for message in await subscription.fetch(timeout=0)]
 
 
 async def test_an_unforeseen_refusal_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing that the broker says is swallowed."""
+    """The client swallows no answer of the broker."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.nack(frames.POLL, 400, "odd")
+        peer.refuse(frames.POLL, 400, "odd")
         await subscription.fetch(timeout=0)
 
         assert "refused by the broker: 400 odd" in caplog.text
 
 
 async def test_a_broker_without_credit_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It hangs up at CREDIT; that is noticed, remembered, and worked around."""
+    """It hangs up on CREDIT; the client notices, remembers it and polls instead."""
     monkeypatch.setattr(module, "POLL_DELAY_S", 0.0001)
     monkeypatch.setattr(module, "POLL_DELAY_MAX_S", 0.001)
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
@@ -183,8 +178,8 @@ async def test_a_broker_without_credit_is_polled(monkeypatch: pytest.MonkeyPatch
             await client.stats()
 
 
-async def test_one_hang_up_is_not_yet_a_broker_without_credit() -> None:
-    """A broker that restarts at the wrong moment is not held to be an old one."""
+async def test_one_hang_up_does_not_mark_a_broker_as_lacking_credit() -> None:
+    """It may have restarted at the wrong moment."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
 
         def hang_up_once(line: Line, correlation_id: int, payload: bytes) -> None:
@@ -199,21 +194,21 @@ async def test_one_hang_up_is_not_yet_a_broker_without_credit() -> None:
             assert 1 == peer.lines[-1].types().count(frames.CREDIT) - 1
 
 
-async def test_a_subscription_lost_while_credit_is_tried_is_made_again() -> None:
-    """Nobody has seen it yet, so there is no gap to speak of."""
+async def test_a_subscription_lost_while_probing_credit_is_created_again() -> None:
+    """The caller has not seen it yet, so there is no gap to report."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
 
-        def forget(line: Line, correlation_id: int, payload: bytes) -> None:
+        def forget_and_hang_up(line: Line, correlation_id: int, payload: bytes) -> None:
             peer.queues.clear()
             line.hang_up()
 
-        peer.script(frames.CREDIT, forget)
+        peer.script(frames.CREDIT, forget_and_hang_up)
         async with client.subscribe("orders") as subscription:
             assert [subscription.subscription_id] == list(peer.queues)
 
 
-async def test_a_broker_that_is_known_to_have_credit_is_never_taken_for_an_old_one() -> None:
-    """After one answer, a hang-up is only a hang-up."""
+async def test_a_broker_known_to_support_credit_is_never_polled() -> None:
+    """After one answer to CREDIT, a hang-up means only a lost connection."""
     traits = Traits()
     traits.answered()
 
@@ -222,8 +217,8 @@ async def test_a_broker_that_is_known_to_have_credit_is_never_taken_for_an_old_o
     assert traits.known
 
 
-async def test_polling_goes_on_over_a_broken_connection() -> None:
-    """The other way to receive is resumed as well."""
+async def test_polling_survives_a_broken_connection() -> None:
+    """A polled subscription is resumed as well."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
         peer.script(frames.CREDIT, hang_up)
         async with client.subscribe("orders") as subscription:
@@ -236,7 +231,7 @@ async def test_polling_goes_on_over_a_broken_connection() -> None:
 
 
 async def test_several_tasks_may_share_a_polled_subscription() -> None:
-    """One asks for all who wait."""
+    """One task polls for all that wait."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
         peer.script(frames.CREDIT, hang_up)
         async with client.subscribe("orders") as subscription:

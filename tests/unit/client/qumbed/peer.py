@@ -1,4 +1,4 @@
-"""A Qumbed server for tests, over QUIC: left alone, a small, honest, memory-only broker."""
+"""A Qumbed server for tests, over QUIC: unless scripted, a small, honest, in-memory broker."""
 
 import asyncio
 import atexit
@@ -27,19 +27,19 @@ KEY = "dev-key"
 GATEWAY = KeyPair(bytes(range(100, 132)))
 
 GREETING = 100
-"""The Discovery with a key in it, which comes first; no frame has this type."""
+"""Pseudo frame type of the first Discovery, which carries the key; not used on the wire."""
 
 
 @cache
 def certificate() -> CertificateFiles:
-    """Return the peer's certificate, made once for all tests of a process."""
+    """Return the peer's certificate, generated once per test process."""
     directory = tempfile.mkdtemp(prefix="braidmq-")
     atexit.register(shutil.rmtree, directory)
     return load_or_make("qumbed", Path(directory))
 
 
 class Line(peer.Line[Frame]):
-    """One stream, which is all that a connection has."""
+    """One stream; each connection has exactly one."""
 
     def __init__(self, owner: "Peer", wire: StreamWire) -> None:
         self.seen = []
@@ -50,7 +50,7 @@ class Line(peer.Line[Frame]):
         self._wire = wire
 
     def of(self, kind: int) -> list[Frame]:
-        """Return the frames of a type."""
+        """Return the received frames of a type."""
         return [frame for frame in self.seen if self._owner.kind(frame) == kind]
 
     def send(self, *data: bytes) -> None:
@@ -58,11 +58,11 @@ class Line(peer.Line[Frame]):
         self._wire.write(b"".join(data))
 
     def die(self) -> None:
-        """End the connection without a word on the stream."""
+        """Close the connection without finishing the stream."""
         self._wire.close_connection()
 
     def hang_up(self) -> None:
-        """End the stream behind what was said."""
+        """Finish the stream after everything sent so far."""
         self._wire.close()
 
     def pause_reading(self) -> None:
@@ -70,10 +70,10 @@ class Line(peer.Line[Frame]):
         self._wire.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._wire.resume_reading()
 
-    # What the stream calls.
+    # Called by the stream.
 
     def receive(self, data: bytes) -> None:
         self._session.receive_data(data)
@@ -95,34 +95,36 @@ class Line(peer.Line[Frame]):
 
 
 class Peer(peer.ScriptedPeer[Line, Frame]):
-    """The server; use it with `async with`."""
+    """The scripted server; use it with `async with`."""
 
     greeting = GREETING
     ping = messages.DISCOVERY
     subscribe = messages.SUBSCRIBE
     unsubscribe = messages.UNSUBSCRIBE
+    publishing = messages.PUBLISH
     confirming = messages.PUBLISH
-    large = 700_000  # in base64 it has to fit into a frame
+    permanent = ("UNAUTHORIZED", "SCHEMA_UNKNOWN")
+    large = 700_000  # its base64 must fit into a frame
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         super().__init__(tls=tls, port=port)
         self.listener: QuicListener | None = None
         self.published: list[Publish] = []
         self.topics: list[str] = []
-        self._followers: dict[tuple[str, Line], bytes] = {}
-        self._early: dict[str, list[bytes]] = {}
+        self._subscribers: dict[tuple[str, Line], bytes] = {}
+        self._backlog: dict[str, list[bytes]] = {}
         self._known: set[tuple[bytes, str, str]] = set()
         self._last_id = 0
-        self._void: socket.socket | None = None
+        self._silent: socket.socket | None = None
 
     @property
     def url(self) -> str:
-        """Where the peer listens, with its key and its fingerprint."""
+        """The peer's URL, API key and fingerprint included."""
         pinned = certificate().fingerprint
         return f"qumbed://{KEY}@127.0.0.1:{self.port}?fingerprint={pinned}"
 
     async def start(self) -> None:
-        """Listen, on the same port as before if there was one."""
+        """Listen, after a restart on the same port as before."""
         files = certificate()
         self.listener = QuicListener(
             bind_udp("quic", "127.0.0.1", self.port),
@@ -134,55 +136,59 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
         self.port = int(self.listener.address[1])
 
     async def stop(self) -> None:
-        """Stop listening and end every line."""
+        """Stop listening and close every connection."""
         if self.listener is not None:
             self.listener.close()
             self.listener = None
-        if self._void is not None:
-            self._void.close()
-            self._void = None
+        if self._silent is not None:
+            self._silent.close()
+            self._silent = None
         await self.until(lambda: not any(line.is_open for line in self.lines))
 
     def vanish(self) -> None:
-        """Be gone without a word, as a machine is that has lost its power."""
+        """Disappear silently, like a machine that has lost power."""
         assert self.listener is not None
         address = self.listener.address
         self.listener.close_socket()
-        # Else our own machine would tell that nobody listens there any more.
-        self._void = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._void.bind(address)
+        # Keep the port bound: otherwise the kernel would answer "port unreachable".
+        self._silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._silent.bind(address)
 
     def end(self) -> None:
-        """Be gone as a process is that was killed: its machine tells."""
+        """Disappear like a killed process: the kernel answers "port unreachable"."""
         assert self.listener is not None
         self.listener.drop_socket()
 
-    def refuse(self, kind: int, code: str, text: str = "because") -> None:
-        """Refuse frames of a type from now on."""
-        self.script(kind, refusing(code, text))
+    def refusing(self, code: int | str, text: str = "because") -> Callable[..., None]:
+        """Return a script that answers with an Error."""
+
+        def script(line: Line, frame: Frame) -> None:
+            line.send(messages.error(str(code), text, frame.id))
+
+        return script
 
     def payloads(self) -> list[bytes]:
-        """Return what was published, in order."""
+        """Return the published payloads, in order."""
         return [publish.payload for publish in self.published]
 
     def offer(self, name: str, *payloads: bytes) -> None:
-        """Pass messages on to whoever has subscribed to a name, or will."""
-        lines = [line for topic, line in self._followers if topic == name]
+        """Deliver messages to the subscribers of a topic, or keep them for the first one."""
+        lines = [line for topic, line in self._subscribers if topic == name]
         if not lines:
-            self._early.setdefault(name, []).extend(payloads)
+            self._backlog.setdefault(name, []).extend(payloads)
         for line in lines:
             for payload in payloads:
                 self.give(line, name, payload)
 
     def give(self, line: Line, topic: str, payload: bytes, schema_id: str = "") -> None:
-        """Send one message that the gateway seals."""
-        key = self._followers[topic, line]
+        """Send one message, sealed by the gateway."""
+        key = self._subscribers[topic, line]
         self.show(line, topic, GATEWAY.seal(payload, key), GATEWAY.public_key, schema_id)
 
     def show(
         self, line: Line, topic: str, sealed: bytes, sender: bytes, schema_id: str = ""
     ) -> None:
-        """Send one message as it is."""
+        """Send one sealed message as it is."""
         self._last_id += 1
         line.send(
             messages.message(
@@ -198,25 +204,25 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
     # --- the honest broker ------------------------------------------------------------------
 
     def line(self, writer: asyncio.StreamWriter) -> NoReturn:
-        """Return a line: none is over TCP."""
+        """Unused: lines are made by the QUIC listener."""
         raise NotImplementedError
 
     def reader(self) -> Callable[[bytes], Iterator[Frame]]:
-        """Return what reads a line's frames: lines read them by themselves."""
+        """Unused: lines decode their own frames."""
         raise NotImplementedError
 
     def kind(self, frame: Frame) -> int:
-        """Return the frame's type."""
+        """Return the type of *frame*."""
         return GREETING if frame.kind == messages.DISCOVERY and frame.key else frame.kind
 
     def gone(self, line: Line) -> None:
-        """Forget what the line has subscribed to."""
-        for name, follower in list(self._followers):
-            if follower is line:
-                del self._followers[name, follower]
+        """Drop the subscriptions of a closed connection."""
+        for name, subscriber in list(self._subscribers):
+            if subscriber is line:
+                del self._subscribers[name, subscriber]
 
     def take(self, line: Line, frame: Frame) -> None:
-        """Handle a frame, or hold it: behind one that is held, since answers keep order."""
+        """Handle a frame, or hold it if an earlier one is held: answers keep their order."""
         if any(held is line for held, _ in self.held):
             line.seen.append(frame)
             self.held.append((line, frame))
@@ -225,11 +231,11 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
             self._take(line, frame)
 
     def lose(self, line: Line) -> None:
-        """Learn of a line's end."""
+        """Note the end of a connection."""
         self._lose(line)
 
     def handle(self, line: Line, frame: Frame) -> None:
-        """Do what an honest broker does, or the script."""
+        """Run the script for this frame type, or act as an honest broker."""
         kind = self.kind(frame)
         if kind in self.scripts:
             self.scripts[kind](line, frame)
@@ -238,11 +244,11 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
         elif isinstance(frame, Publish):
             self._publish(line, frame)
         elif isinstance(frame, Subscribe):
-            self._followers[frame.topic, line] = frame.public_key
+            self._subscribers[frame.topic, line] = frame.public_key
             line.send(messages.ack(frame.id))
-            self.offer(frame.topic, *self._early.pop(frame.topic, []))
+            self.offer(frame.topic, *self._backlog.pop(frame.topic, []))
         elif isinstance(frame, Unsubscribe):
-            self._followers.pop((frame.topic, line), None)
+            self._subscribers.pop((frame.topic, line), None)
             line.send(messages.ack(frame.id))
 
     def _accept(self, wire: StreamWire) -> Line:
@@ -260,18 +266,18 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
         line.send(messages.discovery("peer", self.topics, public_key, "", frame_id=frame.id))
 
     def _publish(self, line: Line, frame: Publish) -> None:
-        named = (frame.sender_public_key, frame.topic, frame.id)
+        identity = (frame.sender_public_key, frame.topic, frame.id)
         delivered = 0
-        if named not in self._known:
-            self._known.add(named)
+        if identity not in self._known:
+            self._known.add(identity)
             self.published.append(frame)
-            delivered = self._pass_on(frame)
+            delivered = self._deliver(frame)
         line.send(messages.ack(frame.id, delivered))
 
-    def _pass_on(self, frame: Publish) -> int:
+    def _deliver(self, frame: Publish) -> int:
         wanted = frame.recipient_key_id
         delivered = 0
-        for (topic, line), key in list(self._followers.items()):
+        for (topic, line), key in list(self._subscribers.items()):
             if topic != frame.topic or (wanted and key[:8] != wanted):
                 continue
             delivered += 1
@@ -281,12 +287,3 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
             else:
                 self.give(line, topic, frame.payload, frame.schema_id)
         return delivered
-
-
-def refusing(code: str, text: str = "because") -> Callable[[Line, Frame], None]:
-    """Script: refuse with *code*."""
-
-    def script(line: Line, frame: Frame) -> None:
-        line.send(messages.error(code, text, frame.id))
-
-    return script

@@ -1,15 +1,12 @@
-"""Who writes to whom in these tests, the golden box, and what can be done to a box."""
+"""The key pairs of Alice, Bob and Eve, the golden box, and mutations of boxes."""
 
-import json
-from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from braidmq.client.qumbed.boxes import KeyPair
+from tests.unit.wire.vectors import vectors
 
-VECTORS: Final[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS: Final = vectors("qumbed")
 GOLDEN: Final = bytes.fromhex(VECTORS["sealed"])
 PLAINTEXT: Final[bytes] = VECTORS["plaintext"].encode()
 
@@ -24,12 +21,12 @@ MUTATIONS: Final = 10_000
 
 
 def with_sign_bit(key: bytes) -> bytes:
-    """Return the other spelling of a public key: the curve ignores the highest bit."""
+    """Return the other encoding of a public key: the curve ignores the highest bit."""
     return (int.from_bytes(key, "little") | SIGN_BIT).to_bytes(32, "little")
 
 
 def mutated(sealed: bytes, rng: Random) -> bytes:
-    """Return something else than *sealed*, made of it."""
+    """Return *sealed* with one random change: a bit, a byte, an insertion, a cut."""
     while True:
         data = bytearray(sealed)
         at = rng.randrange(len(data))
@@ -49,7 +46,7 @@ def mutated(sealed: bytes, rng: Random) -> bytes:
 
 
 def secrets_of(*keys: KeyPair) -> list[str]:
-    """Return all spellings of private and shared keys that a text must not hold."""
+    """Return every encoding of private and shared keys that a text must not contain."""
     private = [pair.reveal_private_key() for pair in keys]
     shared = [bytes.fromhex(VECTORS["shared_key"])]
     return [text for key in private + shared for text in (key.hex(), repr(key)[2:-1])]

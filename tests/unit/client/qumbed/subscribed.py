@@ -1,4 +1,4 @@
-"""What tests of Qumbed subscriptions share: Bob subscribes, and is shown messages."""
+"""Helpers for tests of Qumbed subscriptions, in which Bob subscribes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,9 +9,7 @@ from braidmq.client.qumbed.subscription import QumbedSubscription
 from tests.unit.client.peer import quick
 from tests.unit.client.qumbed.peer import Peer
 from tests.unit.client.qumbed.people import BOB
-
-SUBSCRIBED = 1
-"""The second of a client's connections."""
+from tests.unit.client.strands import SUBSCRIBED
 
 
 @asynccontextmanager
@@ -23,7 +21,7 @@ async def subscribed(
     envelope: bool = False,
     **options: object,
 ) -> AsyncIterator[QumbedSubscription]:
-    """Let Bob subscribe."""
+    """Subscribe as Bob."""
     chosen: Choices = {**quick(), "private_key": BOB, **options}  # type: ignore[typeddict-item] # one at a time
     async with (
         braidmq.connect(peer.url, **chosen) as client,
@@ -36,7 +34,7 @@ async def subscribed(
 
 
 async def refusals(peer: Peer, subscription: QumbedSubscription) -> dict[str, int]:
-    """Return what was refused once everything sent has been read."""
+    """Return the counts of refused messages, after everything sent has been read."""
     peer.give(peer.lines[SUBSCRIBED], "orders", b"the last")
     assert b"the last" == (await anext(subscription)).payload
     return dict(subscription.refused)
@@ -45,5 +43,5 @@ async def refusals(peer: Peer, subscription: QumbedSubscription) -> dict[str, in
 def show(
     peer: Peer, sealed: bytes, sender: bytes, topic: str = "orders", schema: str = ""
 ) -> None:
-    """Show the subscriber a message."""
+    """Send the subscriber a message as it is."""
     peer.show(peer.lines[SUBSCRIBED], topic, sealed, sender, schema)

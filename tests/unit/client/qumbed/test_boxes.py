@@ -1,4 +1,4 @@
-"""Key pairs: sealing, opening, and the file that a private key is kept in."""
+"""Key pairs: sealing, opening, and private key files."""
 
 import copy
 import os
@@ -42,12 +42,12 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def test_the_golden_box_opens() -> None:
-    """What another implementation sealed is read."""
+    """Another implementation sealed it."""
     assert PLAINTEXT == BOB.open(GOLDEN, ALICE.public_key)
 
 
-def test_what_is_sealed_is_opened_by_its_recipient_only() -> None:
-    """With the sender's key; and nobody else's will do on either side."""
+def test_only_the_recipient_opens_a_box() -> None:
+    """It takes the recipient's private key and the sender's public key."""
     sealed = ALICE.seal(b"secret", BOB.public_key)
 
     assert b"secret" == BOB.open(sealed, ALICE.public_key)
@@ -57,7 +57,7 @@ def test_what_is_sealed_is_opened_by_its_recipient_only() -> None:
         BOB.open(sealed, EVE.public_key)
 
 
-def test_each_box_has_a_nonce_of_its_own() -> None:
+def test_each_box_has_its_own_nonce() -> None:
     """The same payload for the same recipient is sealed differently each time."""
     sealed = {ALICE.seal(b"same", BOB.public_key) for _ in range(100)}
 
@@ -65,7 +65,7 @@ def test_each_box_has_a_nonce_of_its_own() -> None:
 
 
 def test_no_mutation_of_a_box_opens() -> None:
-    """Bits turned, bytes changed, left out or added, ends cut off: all are refused."""
+    """Bits flipped, bytes changed, removed or added, ends cut off: all are refused."""
     rng = Random(4)
     opened = []
     for _ in range(MUTATIONS):
@@ -77,14 +77,14 @@ def test_no_mutation_of_a_box_opens() -> None:
 
 
 def test_every_shortened_box_is_refused() -> None:
-    """Cut anywhere, down to nothing."""
+    """At every length, down to zero."""
     for size in range(len(GOLDEN)):
         with pytest.raises(NotOpened):
             BOB.open(GOLDEN[:size], ALICE.public_key)
 
 
-def test_ones_own_key_is_refused_as_a_sender() -> None:
-    """What one has sealed for oneself does not come back as news, however the key is spelt."""
+def test_a_pair_refuses_its_own_key_as_the_sender() -> None:
+    """A pair does not open a box that it sealed for itself, in either encoding of the key."""
     sealed = ALICE.seal(b"note to self", ALICE.public_key)
 
     with pytest.raises(SenderRefused, match="the key is the receiver's own") as caught:
@@ -94,8 +94,8 @@ def test_ones_own_key_is_refused_as_a_sender() -> None:
         ALICE.open(sealed, with_sign_bit(ALICE.public_key))
 
 
-def test_another_spelling_of_a_senders_key_is_refused() -> None:
-    """The box would open, and the sender would pass for a new one."""
+def test_another_encoding_of_a_sender_key_is_refused() -> None:
+    """The box would open, and the sender would seem to be a new one."""
     with pytest.raises(SenderRefused, match="not in canonical form"):
         BOB.open(GOLDEN, with_sign_bit(ALICE.public_key))
 
@@ -111,8 +111,8 @@ BAD_KEYS = {
 
 
 @pytest.mark.parametrize(("key", "problem"), BAD_KEYS.items())
-def test_a_key_that_cannot_be_one_is_refused(key: bytes, problem: str) -> None:
-    """As a recipient's it is the caller's mistake, as a sender's the message's."""
+def test_an_invalid_public_key_is_refused(key: bytes, problem: str) -> None:
+    """As a recipient it is the caller's mistake, as a sender a fault of the message."""
     keys = KeyPair.generate()
 
     with pytest.raises(KeyRefused, match=f"the public key {problem}"):
@@ -122,15 +122,15 @@ def test_a_key_that_cannot_be_one_is_refused(key: bytes, problem: str) -> None:
     assert 0 == keys.held_boxes
 
 
-def test_the_highest_number_of_the_field_is_judged_by_its_order_not_its_size() -> None:
-    """The boundary of the canonical form lies at the prime, and below it keys are keys."""
+def test_the_canonical_form_ends_at_the_prime() -> None:
+    """Keys just below the prime are valid, keys above it are not."""
     check_public_key((PRIME - 2).to_bytes(32, "little"))
     with pytest.raises(KeyRefused, match="canonical"):
         check_public_key((PRIME + 2).to_bytes(32, "little"))
 
 
-def test_boxes_are_kept_up_to_a_bound() -> None:
-    """A stranger per message does not make the memory grow."""
+def test_the_cache_of_boxes_is_bounded() -> None:
+    """Messages from many different senders do not use up memory."""
     keys = KeyPair(bytes(range(32)), boxes_max=8)
     for n in range(1, 20):
         with suppress(MessageRefused):
@@ -139,8 +139,8 @@ def test_boxes_are_kept_up_to_a_bound() -> None:
     assert 8 == keys.held_boxes
 
 
-def test_a_pair_is_made_of_bytes_or_digits() -> None:
-    """Of either, the same pair; its id is the beginning of its public key."""
+def test_a_pair_is_made_from_bytes_or_hex() -> None:
+    """Both give the same pair; its id is the start of its public key."""
     pair = KeyPair(bytes.fromhex(VECTORS["sender_secret"]))
 
     assert VECTORS["sender_public"] == pair.public_key.hex()
@@ -155,22 +155,22 @@ def test_generated_pairs_differ() -> None:
 
 
 @pytest.mark.parametrize("private_key", [b"", 31 * b"k", 33 * b"k", bytes(32)])
-def test_a_private_key_of_another_size_or_of_zeros_is_refused(private_key: bytes) -> None:
-    """It is a mistake of the program, or of a file."""
+def test_a_private_key_of_the_wrong_size_or_all_zeros_is_refused(private_key: bytes) -> None:
+    """It is a mistake in the program or in a file."""
     with pytest.raises(KeyRefused, match="the private key is"):
         KeyPair(private_key)
 
 
-def test_text_that_is_no_key_is_not_repeated() -> None:
-    """It may be most of a private key."""
+def test_an_invalid_private_key_is_not_quoted() -> None:
+    """The text may be most of a private key."""
     with pytest.raises(KeyRefused) as caught:
         KeyPair.from_hex(VECTORS["sender_secret"][:-1])
 
     assert "a private key must be 64 hexadecimal digits" == str(caught.value)
 
 
-def test_a_public_key_is_read_from_digits() -> None:
-    """And judged like any other."""
+def test_a_public_key_is_read_from_hex() -> None:
+    """And checked like any other."""
     assert BOB.public_key == parse_public_key(BOB.public_key.hex())
     with pytest.raises(KeyRefused, match="a public key must be 64 hexadecimal digits"):
         parse_public_key("07a3")
@@ -179,15 +179,15 @@ def test_a_public_key_is_read_from_digits() -> None:
 
 
 def test_a_pair_is_read_from_its_file(key_file: Path) -> None:
-    """By a path or its text, with a line end or without."""
+    """Given as a path or a string, with or without a line end."""
     assert ALICE.public_key == KeyPair.from_file(key_file).public_key
     key_file.write_text(VECTORS["recipient_secret"], "ascii")
     assert BOB.public_key == KeyPair.from_file(str(key_file)).public_key
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o601, 0o610, 0o666])
-def test_a_file_that_is_open_to_others_is_refused(key_file: Path, mode: int) -> None:
-    """A private key that others could read is no secret any more; the line says what to do."""
+def test_a_key_file_accessible_to_others_is_refused(key_file: Path, mode: int) -> None:
+    """The error says how to fix the permissions."""
     key_file.chmod(mode)
 
     with pytest.raises(
@@ -197,8 +197,8 @@ def test_a_file_that_is_open_to_others_is_refused(key_file: Path, mode: int) -> 
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_file_for_its_owner_only_is_read(key_file: Path, mode: int) -> None:
-    """Whether the owner may write it is the owner's business."""
+def test_a_key_file_accessible_only_to_its_owner_is_read(key_file: Path, mode: int) -> None:
+    """It may be writable or read-only."""
     key_file.chmod(mode)
 
     assert ALICE.public_key == KeyPair.from_file(key_file).public_key
@@ -208,7 +208,7 @@ def test_a_file_for_its_owner_only_is_read(key_file: Path, mode: int) -> None:
     "content", [b"", b"\n", b"\xff" * 64, 64 * b"0", b"ab" * 31, b"ab" * 33, b"ab" * 32 + b" x"]
 )
 def test_a_file_without_a_key_is_refused(key_file: Path, content: bytes) -> None:
-    """The line names the file and nothing of what is in it."""
+    """The error names the file and quotes nothing of its content."""
     key_file.write_bytes(content)
     with pytest.raises(KeyRefused) as caught:
         KeyPair.from_file(key_file)
@@ -216,8 +216,8 @@ def test_a_file_without_a_key_is_refused(key_file: Path, content: bytes) -> None
     assert f"{key_file}: does not hold a private key" == str(caught.value)
 
 
-def test_a_file_that_is_no_key_file_is_refused(tmp_path: Path, key_file: Path) -> None:
-    """Not there, a directory, a pipe that nobody writes to, or far too long."""
+def test_a_path_that_is_not_a_key_file_is_refused(tmp_path: Path, key_file: Path) -> None:
+    """Missing, a directory, a pipe without a writer, or far too long."""
     with pytest.raises(KeyRefused, match=r"none: cannot be read: No such file"):
         KeyPair.from_file(tmp_path / "none")
     with pytest.raises(KeyRefused, match="is not a file"):
@@ -231,7 +231,7 @@ def test_a_file_that_is_no_key_file_is_refused(tmp_path: Path, key_file: Path) -
 
 
 def test_a_private_file_is_read_up_to_its_limit(key_file: Path) -> None:
-    """As many bytes as are allowed are all there."""
+    """A file of exactly the limit is read in full."""
     key_file.write_bytes(b"12345678")
 
     assert b"12345678" == read_private(key_file, bytes_max=8)
@@ -240,7 +240,7 @@ def test_a_private_file_is_read_up_to_its_limit(key_file: Path) -> None:
 
 
 def test_a_pair_shows_its_key_id_and_no_secret() -> None:
-    """In text, in what formats text, and in every error of opening."""
+    """In its repr, in formatted text, and in every error from opening."""
     keys = KeyPair.from_hex(VECTORS["recipient_secret"])
     texts = [repr(keys), str(keys), f"{keys}", repr([keys])]
     for sealed, sender in (
@@ -258,8 +258,8 @@ def test_a_pair_shows_its_key_id_and_no_secret() -> None:
 
 
 def test_a_pair_is_neither_pickled_nor_copied() -> None:
-    """What is pickled lies about in caches and on wires."""
-    for take in (pickle.dumps, copy.copy, copy.deepcopy):
+    """Pickles end up in caches and on networks."""
+    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="cannot be pickled"):
-            take(ALICE)
+            duplicate(ALICE)
     assert not hasattr(ALICE, "__dict__")

@@ -1,4 +1,4 @@
-"""One connection that speaks Qumbed as a client."""
+"""One Qumbed connection, on the client's side."""
 
 import asyncio
 import logging
@@ -31,15 +31,14 @@ from tests.unit.client.qumbed.peer import (
     KEY,
     Peer,
     certificate,
-    refusing,
 )
 from tests.unit.client.qumbed.people import BOB
 
 pytestmark = pytest.mark.asyncio
 
 
-class Keeping(Receiver):
-    """A receiver that keeps what it gets, and pauses when it is told to."""
+class KeepingReceiver(Receiver):
+    """A receiver that keeps the ids of its messages, and pauses after *pause_at* of them."""
 
     def __init__(self, pause_at: int = 0) -> None:
         self.ids: list[str] = []
@@ -83,8 +82,8 @@ def message(message_id: str) -> bytes:
     return messages.message(b'"orders"', b"sealed", bytes(32), message_id=message_id)
 
 
-async def test_the_first_frame_says_who_we_are() -> None:
-    """A Discovery with the key; its answer says what the gateway seals with."""
+async def test_the_first_frame_carries_the_key() -> None:
+    """It is a Discovery; the answer contains the gateway's public key."""
     async with Peer() as peer, connected(peer) as connection:
         (greeting,) = peer.lines[0].seen
 
@@ -92,8 +91,8 @@ async def test_the_first_frame_says_who_we_are() -> None:
         assert GATEWAY.public_key == connection.gateway_key
 
 
-async def test_without_a_key_none_is_said() -> None:
-    """A broker on the loopback asks for none."""
+async def test_without_a_key_none_is_sent() -> None:
+    """A broker on the loopback interface may not require one."""
     pinned = certificate().fingerprint
     async with Peer() as peer:
         url = f"qumbed://127.0.0.1:{peer.port}?fingerprint={pinned}"
@@ -106,7 +105,7 @@ async def test_without_a_key_none_is_said() -> None:
     [("UNAUTHORIZED", AuthenticationFailed), ("SERVER_ERROR", ConnectionFailed)],
 )
 async def test_a_refused_greeting_says_why(code: str, error: type[ConnectionFailed]) -> None:
-    """Only an unknown principal is a matter of the key; the text never repeats it."""
+    """Only UNAUTHORIZED is an authentication error; the text never contains the key."""
     async with Peer() as peer:
         peer.refuse(GREETING, code)
         with pytest.raises(ConnectionFailed, match=f"{code} because") as caught:
@@ -118,16 +117,16 @@ async def test_a_refused_greeting_says_why(code: str, error: type[ConnectionFail
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_a_broker_that_refuses_and_leaves_is_heard() -> None:
-    """The Error counts, not the end of the stream behind it."""
+async def test_an_error_before_the_end_of_the_stream_is_reported() -> None:
+    """The client reports the Error, not the end of the stream that follows it."""
     async with Peer() as peer:
         with pytest.raises(AuthenticationFailed, match="unknown key"):
             async with connected(peer, url=peer.url.replace(KEY, "other")):
                 pass
 
 
-async def test_what_answers_otherwise_is_no_broker() -> None:
-    """A Discovery is answered with one."""
+async def test_a_greeting_with_a_wrong_answer_fails_the_connection() -> None:
+    """The only valid answer to a Discovery is a Discovery."""
     async with Peer() as peer:
         peer.script(GREETING, lambda line, frame: line.send(messages.ack()))
         with pytest.raises(ConnectionFailed, match="did not answer as a broker does"):
@@ -135,8 +134,8 @@ async def test_what_answers_otherwise_is_no_broker() -> None:
                 pass
 
 
-async def test_a_broker_is_known_by_its_fingerprint() -> None:
-    """Another certificate is refused, and the key not sent to whoever has it."""
+async def test_a_wrong_fingerprint_is_refused() -> None:
+    """The client does not send its key to a server with another certificate."""
     async with Peer() as peer:
         other = peer.url.replace(certificate().fingerprint, 64 * "0")
         with pytest.raises(ConnectionFailed, match="fingerprint is not the pinned one"):
@@ -146,8 +145,8 @@ async def test_a_broker_is_known_by_its_fingerprint() -> None:
         assert [] == peer.lines
 
 
-async def test_a_broker_is_known_by_an_authority_or_on_request_not_at_all() -> None:
-    """By default a certificate that nobody vouches for is refused."""
+async def test_a_broker_is_verified_by_an_authority_unless_insecure() -> None:
+    """By default a self-signed certificate is refused."""
     async with Peer() as peer:
         url = peer.url.partition("?")[0]
         for options in (Options(ca_file=certificate().certificate), Options(insecure=True)):
@@ -166,22 +165,22 @@ async def test_a_broker_is_known_by_an_authority_or_on_request_not_at_all() -> N
         ("qumbed://h", Options(ca_file=Path(__file__), insecure=True)),
     ],
 )
-async def test_there_is_one_way_to_know_a_broker(url: str, options: Options) -> None:
-    """Of two, the weaker would count."""
+async def test_only_one_way_to_verify_a_broker_may_be_given(url: str, options: Options) -> None:
+    """With two, the weaker one would decide."""
     with pytest.raises(InvalidArgument, match="use only one of"):
         trust_of(parse(url), options)
 
 
-async def test_a_file_of_authorities_that_is_not_there_is_told() -> None:
-    """Before anything is connected."""
+async def test_a_missing_ca_file_is_reported() -> None:
+    """Before the client connects."""
     with pytest.raises(InvalidArgument, match="nowhere is not a file"):
         trust_of(parse("qumbed://h"), Options(ca_file="nowhere"))
 
 
-async def test_answers_go_to_whom_they_are_for_in_order() -> None:
-    """Acks, refusals and Discoveries are told apart by their places."""
+async def test_answers_are_matched_to_requests_by_order() -> None:
+    """Acks, refusals and Discoveries answer the requests in turn."""
     async with Peer() as peer, connected(peer) as connection:
-        peer.once(messages.PUBLISH, refusing("RATE_LIMIT", "slow down"))
+        peer.once(messages.PUBLISH, peer.refusing("RATE_LIMIT", "slow down"))
         replies = connection.post([post("a"), post("b")])
         fence = connection.fence()[1]
 
@@ -194,9 +193,9 @@ async def test_answers_go_to_whom_they_are_for_in_order() -> None:
         assert await fence
 
 
-async def test_messages_are_told_as_they_come() -> None:
-    """Between answers, and in batches as they were read."""
-    receiver = Keeping()
+async def test_messages_are_delivered_as_they_arrive() -> None:
+    """Between answers, in batches as they were read."""
+    receiver = KeepingReceiver()
     async with Peer() as peer, connected(peer, receiver=receiver) as connection:
         peer.lines[0].send(message("1"), message("2"))
         await receiver.until(2)
@@ -206,9 +205,9 @@ async def test_messages_are_told_as_they_come() -> None:
         assert ["1", "2", "3"] == receiver.ids
 
 
-async def test_reading_pauses_in_the_middle_of_what_has_come() -> None:
-    """Not one message more is handed on, nor an answer behind them; later all are."""
-    receiver = Keeping(pause_at=2)
+async def test_reading_can_pause_in_the_middle_of_a_batch() -> None:
+    """No further message or answer is processed until reading resumes."""
+    receiver = KeepingReceiver(pause_at=2)
     async with Peer() as peer, connected(peer, receiver=receiver) as connection:
         fence = connection.fence()[1]
         peer.hold(messages.DISCOVERY)
@@ -229,8 +228,8 @@ async def test_reading_pauses_in_the_middle_of_what_has_come() -> None:
 
 
 async def test_a_broker_waits_for_a_reader_that_pauses() -> None:
-    """What it sends meanwhile is bounded by QUIC's window, on both ends."""
-    receiver = Keeping(pause_at=1)
+    """QUIC's flow control window bounds what is in flight."""
+    receiver = KeepingReceiver(pause_at=1)
     large = messages.message(b'"orders"', bytes(60_000), bytes(32), message_id="7")
     async with Peer() as peer, connected(peer, receiver=receiver) as connection:
         for _ in range(50):
@@ -246,9 +245,9 @@ async def test_a_broker_waits_for_a_reader_that_pauses() -> None:
         assert 50 == len(receiver.ids)
 
 
-async def test_what_has_come_before_the_end_is_still_told() -> None:
-    """Handing over has settled it, so it does not come again."""
-    receiver = Keeping(pause_at=1)
+async def test_messages_received_before_the_end_are_still_delivered() -> None:
+    """Delivery has settled them, so the broker will not redeliver them."""
+    receiver = KeepingReceiver(pause_at=1)
     async with Peer() as peer, connected(peer, receiver=receiver) as connection:
         peer.lines[0].send(*(message(str(number)) for number in range(3)))
         await receiver.until(1)
@@ -269,9 +268,9 @@ async def test_what_has_come_before_the_end_is_still_told() -> None:
         messages.ack("an answer to nothing"),
     ],
 )
-async def test_a_broker_that_breaks_the_protocol_is_left(bytes_sent: bytes) -> None:
-    """Nothing that it says afterwards counts."""
-    receiver = Keeping()
+async def test_a_protocol_violation_ends_the_connection(bytes_sent: bytes) -> None:
+    """The client ignores everything after it."""
+    receiver = KeepingReceiver()
     async with Peer() as peer, connected(peer, receiver=receiver) as connection:
         peer.lines[0].send(bytes_sent, message("1"))
         await peer.until(lambda: not peer.open_lines())
@@ -284,9 +283,9 @@ async def test_a_broker_that_breaks_the_protocol_is_left(bytes_sent: bytes) -> N
 
 
 async def test_an_ack_for_another_message_confirms_nothing() -> None:
-    """Whatever it is for, it is not what we have sent."""
+    """It does not answer what the client sent."""
     async with Peer() as peer, connected(peer) as connection:
-        peer.script(messages.PUBLISH, lambda line, frame: line.send(messages.ack("somebody's")))
+        peer.script(messages.PUBLISH, lambda line, frame: line.send(messages.ack("other")))
         replies = connection.post([post("ours")])
 
         assert not await replies.done
@@ -294,10 +293,10 @@ async def test_an_ack_for_another_message_confirms_nothing() -> None:
         assert "an Ack for another message" in str(connection.lost())
 
 
-async def test_an_error_that_answers_nothing_is_logged(
+async def test_an_unrelated_error_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """And taken for no answer to anything."""
+    """It is not taken as the answer to a request."""
     async with Peer() as peer, connected(peer) as connection:
         with caplog.at_level(logging.WARNING, "braidmq.client"):
             peer.lines[0].send(messages.error("SERVER_ERROR", "shutting down"))
@@ -307,8 +306,8 @@ async def test_an_error_that_answers_nothing_is_logged(
 
 
 @pytest.mark.parametrize("script", [die, hang_up])
-async def test_a_lost_connection_answers_everyone(script: object) -> None:
-    """Requests, fences, and those who ask afterwards."""
+async def test_a_lost_connection_fails_every_request(script: object) -> None:
+    """Those in flight and those made afterwards."""
     async with Peer() as peer, connected(peer) as connection:
         peer.script(messages.PUBLISH, die if script is die else hang_up)
         replies = connection.post([post("a"), post("b")])
@@ -321,7 +320,7 @@ async def test_a_lost_connection_answers_everyone(script: object) -> None:
 
 
 async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
-    """However alive the broker is otherwise."""
+    """Even if the broker is alive otherwise."""
     async with Peer() as peer, connected(peer, Options(answer_timeout=0.05)) as connection:
         peer.script(messages.SUBSCRIBE, ignore)
         with pytest.raises(ConnectionLost, match=r"no answer within 0.05 s"):
@@ -332,15 +331,15 @@ async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
             )
 
 
-async def test_a_publisher_may_have_to_wait_for_room() -> None:
-    """A broker that answers QUIC's pings is not dead, however long a publish takes."""
+async def test_a_publish_may_stay_unanswered_while_the_broker_is_alive() -> None:
+    """A broker that answers QUIC's PINGs is not dead, however long a publish takes."""
     async with Peer() as peer, connected(peer, Options(answer_timeout=1.0)) as connection:
         peer.hold(messages.PUBLISH)
         replies = connection.post([post("a")])
         loop = asyncio.get_running_loop()
         begin = loop.time()
         fence = connection.fence()[1]
-        while loop.time() < begin + 2.5:  # far longer than silence may last
+        while loop.time() < begin + 2.5:  # far longer than `answer_timeout`
             await asyncio.wait([fence], timeout=0.05)
 
         assert not connection.is_lost
@@ -349,8 +348,8 @@ async def test_a_publisher_may_have_to_wait_for_room() -> None:
         assert await fence
 
 
-async def test_a_broker_that_is_gone_without_a_word_is_missed() -> None:
-    """Also by a publisher that waits, after `answer_timeout`."""
+async def test_a_broker_that_disappears_silently_is_noticed() -> None:
+    """After `answer_timeout`, even while a publish waits for its answer."""
     async with Peer() as peer, connected(peer, Options(answer_timeout=0.1)) as connection:
         peer.hold(messages.PUBLISH)
         replies = connection.post([post("a")])
@@ -361,8 +360,8 @@ async def test_a_broker_that_is_gone_without_a_word_is_missed() -> None:
         assert "no answer within 0.1 s" in str(connection.lost())
 
 
-async def test_a_broker_that_was_killed_is_missed_at_once() -> None:
-    """Its machine says so, long before `answer_timeout`."""
+async def test_a_killed_broker_is_noticed_at_once() -> None:
+    """The kernel reports it, long before `answer_timeout`."""
     async with Peer() as peer, connected(peer, Options(answer_timeout=60.0)) as connection:
         peer.hold(messages.PUBLISH)
         replies = connection.post([post("a")])
@@ -374,8 +373,8 @@ async def test_a_broker_that_was_killed_is_missed_at_once() -> None:
         assert "nothing listens there" in str(connection.lost())
 
 
-async def test_an_idle_connection_to_a_broker_that_is_gone_ends() -> None:
-    """QUIC finds out by itself, and nobody has asked anything."""
+async def test_an_idle_connection_to_a_vanished_broker_ends() -> None:
+    """QUIC notices by itself; the client sends no request."""
     lost = asyncio.Event()
     async with Peer() as peer:
         options = Options(keepalive=0.1, answer_timeout=0.2)
@@ -392,14 +391,14 @@ async def test_an_idle_connection_to_a_broker_that_is_gone_ends() -> None:
 
 
 async def test_an_idle_connection_is_kept_alive() -> None:
-    """Nothing but QUIC's own pings goes to the broker."""
+    """By QUIC's own PINGs alone; the client sends no frame."""
     async with (
         Peer() as peer,
         connected(peer, Options(keepalive=0.1, answer_timeout=1.0)) as connection,
     ):
         loop = asyncio.get_running_loop()
         nothing, begin = loop.create_future(), loop.time()
-        while loop.time() < begin + 2.5:  # far longer than silence may last
+        while loop.time() < begin + 2.5:  # far longer than `answer_timeout`
             assert await connection.settle()
             await asyncio.wait([nothing], timeout=0.1)
 
@@ -408,7 +407,7 @@ async def test_an_idle_connection_is_kept_alive() -> None:
 
 
 async def test_settling_waits_for_every_answer() -> None:
-    """One Discovery stands for all of them."""
+    """One Discovery confirms all of them."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(messages.PUBLISH)
         peer.hold(messages.DISCOVERY)
@@ -423,16 +422,16 @@ async def test_settling_waits_for_every_answer() -> None:
 
 
 async def test_a_fence_is_reached_by_any_answer_to_it() -> None:
-    """A broker that refuses the question has seen it, and all before it."""
+    """A broker that refuses the Discovery has read it, and everything before it."""
     async with Peer() as peer, connected(peer) as connection:
         peer.refuse(messages.DISCOVERY, "RATE_LIMIT")
 
         assert await connection.fence()[1]
 
 
-async def test_frames_may_be_cut_anywhere() -> None:
-    """QUIC's pieces are not ours."""
-    receiver = Keeping()
+async def test_frames_may_be_split_anywhere() -> None:
+    """QUIC does not preserve frame boundaries."""
+    receiver = KeepingReceiver()
     async with Peer() as peer, connected(peer, receiver=receiver):
         data = message("1") + message("2")
         for at in range(0, len(data), 7):

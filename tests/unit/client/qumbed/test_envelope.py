@@ -1,4 +1,4 @@
-"""Envelope v2: topic, schema, sender, number and time, sealed in with the payload."""
+"""Envelope v2: topic, schema, sender, sequence and time, sealed with the payload."""
 
 import pickle
 from contextlib import suppress
@@ -48,7 +48,7 @@ SCHEMA = "sensor.Temperature"
 NOW_MS = 1_700_000_000_000
 FIRST = NOW_MS * SEQUENCES_PER_MS
 
-DRAWN = bytes.fromhex(
+ENCODED = bytes.fromhex(
     "c1"  # mark
     "07a37cbc142093c8b755dc1b10e86cb426374ad16aa853ed0bdfc0b2b86d1c7c"  # sender
     "0000000000000007"  # sequence
@@ -57,7 +57,7 @@ DRAWN = bytes.fromhex(
     "0001 73"  # schema id
     "7b7d"  # payload
 )
-READ = Envelope(ALICE.public_key, 7, NOW_MS, "é".encode(), b"s", b"{}")
+ENVELOPE = Envelope(ALICE.public_key, 7, NOW_MS, "é".encode(), b"s", b"{}")
 
 
 def sealer(keys: KeyPair = ALICE) -> Sealer:
@@ -77,28 +77,28 @@ def opened(opener: Opener, sealed: bytes, sender: bytes = ALICE.public_key) -> O
 
 
 def numbered(sequence: int, topic: str = TOPIC) -> bytes:
-    """A box of Alice's for Bob with this number in it."""
+    """Return a box from Alice for Bob with this sequence number."""
     envelope = Envelope(ALICE.public_key, sequence, 0, topic.encode(), SCHEMA.encode(), b"")
     return ALICE.seal(write_envelope(envelope), BOB.public_key)
 
 
-def test_a_box_with_half_an_envelope_is_refused() -> None:
-    """It is not read as if something else had been sealed."""
-    for size in range(1, len(DRAWN) - len(READ.payload)):
-        half = ALICE.seal(DRAWN[:size], BOB.public_key)
+def test_a_truncated_envelope_is_refused() -> None:
+    """It is not taken for a plain payload."""
+    for size in range(1, len(ENCODED) - len(ENVELOPE.payload)):
+        truncated = ALICE.seal(ENCODED[:size], BOB.public_key)
         with pytest.raises(MessageRefused, match="the envelope is truncated"):
-            opened(opener(), half)
+            opened(opener(), truncated)
 
 
-def test_a_message_is_opened_with_all_that_was_sealed_in() -> None:
-    """Who sent it is told as well."""
+def test_opening_returns_everything_that_was_sealed() -> None:
+    """Payload, sender, sequence and time."""
     assert Opened(b"22.5", ALICE.public_key, FIRST, NOW_MS) == opened(
         opener(), sealed_by_alice()
     )
 
 
-def test_numbers_rise_with_each_message_and_with_each_start() -> None:
-    """A sender that starts again a moment later goes on above where it was."""
+def test_sequence_numbers_rise_with_each_message_and_each_restart() -> None:
+    """A sender that restarts a moment later continues above its last number."""
     receiver = opener()
     one, two = sealer(), Sealer(ALICE, now_ms=NOW_MS + 1)
     numbers = [
@@ -112,8 +112,8 @@ def test_numbers_rise_with_each_message_and_with_each_start() -> None:
     assert [FIRST, FIRST + 1, FIRST + SEQUENCES_PER_MS] == numbers
 
 
-def test_no_mutation_of_a_message_is_taken() -> None:
-    """And the message itself still is, after all of them."""
+def test_no_mutation_of_a_message_is_accepted() -> None:
+    """The message itself is still accepted after all of them."""
     rng = Random(5)
     receiver = opener()
     sealed = sealed_by_alice()
@@ -127,8 +127,8 @@ def test_no_mutation_of_a_message_is_taken() -> None:
     assert b"22.5" == opened(receiver, sealed).payload
 
 
-def test_a_message_is_taken_once() -> None:
-    """The same box, shown again, is a replay; and the error says whose and which."""
+def test_a_message_is_accepted_once() -> None:
+    """The same box again is a replay; the error names sender and sequence number."""
     receiver = opener()
     sealed = sealed_by_alice()
     opened(receiver, sealed)
@@ -150,10 +150,10 @@ def test_a_message_is_taken_once() -> None:
         (TOPIC, "", "another schema"),
     ],
 )
-def test_a_message_that_comes_with_another_topic_or_schema_is_refused(
+def test_a_message_relayed_with_another_topic_or_schema_is_refused(
     topic: str, schema_id: str, problem: str
 ) -> None:
-    """A relay cannot pass one thing for another, and the right one is not spent by trying."""
+    """The attempt does not use up the sequence number of the genuine message."""
     receiver = opener()
     sealed = sealed_by_alice()
 
@@ -162,19 +162,19 @@ def test_a_message_that_comes_with_another_topic_or_schema_is_refused(
     assert b"22.5" == opened(receiver, sealed).payload
 
 
-def test_ones_own_message_does_not_come_back_as_the_recipients() -> None:
-    """The box opens, being the same in both directions; what is in it says whose it is."""
+def test_a_reflected_message_is_refused() -> None:
+    """A box opens in both directions; the envelope inside names the real sender."""
     sealed = sealed_by_alice()
 
-    assert DRAWN[:33] == ALICE.open(sealed, BOB.public_key)[:33]
+    assert ENCODED[:33] == ALICE.open(sealed, BOB.public_key)[:33]
     with pytest.raises(SenderRefused, match="the message was sealed by another"):
         opened(opener(ALICE), sealed, BOB.public_key)
     with pytest.raises(SenderRefused, match="the key is the receiver's own"):
         opened(opener(ALICE), sealed, ALICE.public_key)
 
 
-def test_a_message_for_another_is_refused() -> None:
-    """Nor does it open with the wrong sender's key, or with another spelling of the right."""
+def test_a_message_for_another_recipient_is_refused() -> None:
+    """It does not open with another sender's key, or another encoding of the right one."""
     sealed = sealed_by_alice()
 
     with pytest.raises(NotOpened):
@@ -185,27 +185,27 @@ def test_a_message_for_another_is_refused() -> None:
         opened(opener(), sealed, with_sign_bit(ALICE.public_key))
 
 
-def test_a_box_without_an_envelope_is_passed_on_unless_one_is_required() -> None:
-    """Other implementations seal the payload alone; nothing else about it is known then."""
+def test_a_box_without_an_envelope_is_accepted_unless_one_is_required() -> None:
+    """Other implementations seal only the payload, without sequence and time."""
     assert Opened(PLAINTEXT, ALICE.public_key, None, None) == opened(opener(), GOLDEN)
     with pytest.raises(MessageRefused, match="the message has no envelope"):
         opened(opener(required=True), GOLDEN)
 
 
-def test_only_trusted_senders_are_opened() -> None:
-    """Strangers cost no box: they are refused before it."""
+def test_only_boxes_of_trusted_senders_are_opened() -> None:
+    """Untrusted senders are refused before any decryption."""
     keys = KeyPair(BOB.reveal_private_key())
     receiver = Opener(keys, trust=TrustList([ALICE.public_key]))
-    stranger = sealer(EVE).seal(b"", keys.public_key, topic=TOPIC, now_ms=NOW_MS)
+    untrusted = sealer(EVE).seal(b"", keys.public_key, topic=TOPIC, now_ms=NOW_MS)
 
     with pytest.raises(SenderRefused, match="not on the trust list"):
-        opened(receiver, stranger, EVE.public_key)
+        opened(receiver, untrusted, EVE.public_key)
     assert 0 == keys.held_boxes
     assert b"22.5" == opened(receiver, sealed_by_alice()).payload
 
 
-def test_first_use_is_for_those_who_can_seal(tmp_path: Path) -> None:
-    """A claimed key, a damaged box, a message for another topic: none of them was first."""
+def test_first_use_requires_a_valid_message(tmp_path: Path) -> None:
+    """A claimed key or a message for another topic does not count as first use."""
     trust = TrustList(first_use=tmp_path / "trust.json")
     receiver = Opener(BOB, trust=trust)
     with pytest.raises(NotOpened):
@@ -222,8 +222,8 @@ def test_first_use_is_for_those_who_can_seal(tmp_path: Path) -> None:
         opened(receiver, other, EVE.public_key)
 
 
-def test_each_sender_and_topic_has_a_window_of_its_own() -> None:
-    """One topic may lie far behind another, and senders count each for themselves."""
+def test_each_sender_and_topic_has_its_own_window() -> None:
+    """Topics and senders are counted independently."""
     receiver = opener()
     eve = sealer(EVE).seal(b"", BOB.public_key, topic=TOPIC, schema_id=SCHEMA, now_ms=NOW_MS)
     opened(receiver, numbered(U64_MAX))
@@ -235,8 +235,8 @@ def test_each_sender_and_topic_has_a_window_of_its_own() -> None:
         opened(receiver, numbered(3))
 
 
-def test_windows_are_bounded_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To make room for a new sender would be to let an old one's replays pass."""
+def test_windows_are_bounded_and_none_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evicting an old sender's window would let its replays pass."""
     monkeypatch.setattr(envelopes, "WINDOWS_MAX", 1)
     receiver = opener()
     eve = sealer(EVE).seal(b"", BOB.public_key, topic=TOPIC, schema_id=SCHEMA, now_ms=NOW_MS)
@@ -258,16 +258,16 @@ def test_windows_are_bounded_and_none_is_forgotten(monkeypatch: pytest.MonkeyPat
         ("t", "\udcff", "schema_id is text without lone surrogates"),
     ],
 )
-def test_what_does_not_fit_an_envelope_is_refused(
+def test_a_topic_or_schema_that_does_not_fit_an_envelope_is_refused(
     topic: str, schema_id: str, problem: str
 ) -> None:
-    """Before anything is sealed."""
+    """Before the message is sealed."""
     with pytest.raises(InvalidArgument, match=problem):
         sealer().seal(b"", BOB.public_key, topic=topic, schema_id=schema_id, now_ms=0)
 
 
 def test_the_longest_topic_fits() -> None:
-    """And a message that could not be sealed takes no number."""
+    """A message that could not be sealed uses up no sequence number."""
     alice = sealer()
     with pytest.raises(KeyRefused):
         alice.seal(b"", bytes(32), topic=TOPIC, now_ms=0)
@@ -278,10 +278,10 @@ def test_the_longest_topic_fits() -> None:
 
 
 def test_no_text_of_a_message_shows_its_payload_or_a_key() -> None:
-    """Not what was opened, not an envelope, not a refusal."""
+    """Neither an opened message, nor an envelope, nor an error does."""
     receiver = opener()
     sealed = sealed_by_alice(b"my secret")
-    texts = [repr(opened(receiver, sealed)), repr(READ._replace(payload=b"my secret"))]
+    texts = [repr(opened(receiver, sealed)), repr(ENVELOPE._replace(payload=b"my secret"))]
     texts += [repr(receiver), repr(sealer())]
     for topic, sender in ((TOPIC, ALICE), ("other", ALICE), (TOPIC, EVE), (TOPIC, BOB)):
         with pytest.raises(MessageRefused) as caught:
@@ -296,7 +296,7 @@ def test_no_text_of_a_message_shows_its_payload_or_a_key() -> None:
 
 
 class Oracle:
-    """What the window should say, with everything remembered."""
+    """A window that remembers every number."""
 
     def __init__(self) -> None:
         self.taken: set[int] = set()
@@ -316,7 +316,7 @@ far = st.one_of(st.integers(0, U64_MAX), st.integers(U64_MAX - 3, U64_MAX))
 
 @given(st.lists(st.one_of(close, around, far), max_size=60))
 def test_the_window_agrees_with_a_set(numbers: list[int]) -> None:
-    """Each number is taken once; what is 1,024 or more behind the highest never is."""
+    """Each number is accepted once; those 1,024 or more behind the highest never are."""
     window, oracle = ReplayWindow(), Oracle()
 
     assert [oracle.take(n) for n in numbers] == [window.take(n) for n in numbers]
@@ -324,7 +324,7 @@ def test_the_window_agrees_with_a_set(numbers: list[int]) -> None:
 
 @given(st.lists(st.integers(-WINDOW - 2, WINDOW + 2), max_size=60))
 def test_the_window_agrees_with_a_set_wherever_it_has_moved(steps: list[int]) -> None:
-    """Each step is from the highest number so far, so that the edges are always near."""
+    """Each step starts from the highest number so far, so that the edges are always near."""
     window, oracle = ReplayWindow(), Oracle()
     oracle.take(FIRST)
     window.take(FIRST)
@@ -335,7 +335,7 @@ def test_the_window_agrees_with_a_set_wherever_it_has_moved(steps: list[int]) ->
 
 
 def test_the_edge_of_the_window() -> None:
-    """1,023 behind the highest is judged, 1,024 behind it is too old."""
+    """1,023 behind the highest is still accepted, 1,024 behind it is too old."""
     window = ReplayWindow()
 
     assert window.take(5_000)
@@ -345,8 +345,8 @@ def test_the_edge_of_the_window() -> None:
 
 
 @pytest.mark.parametrize("leap", [WINDOW, WINDOW + 1, 10 * WINDOW])
-def test_a_leap_leaves_nothing_of_the_old_window(leap: int) -> None:
-    """What was taken before it is out of sight, and stands for no number that is in sight."""
+def test_a_leap_clears_the_old_window(leap: int) -> None:
+    """Old numbers fall out of the window and block no new ones."""
     window = ReplayWindow()
     window.take(5_000)
     window.take(5_000 + leap)
@@ -356,7 +356,7 @@ def test_a_leap_leaves_nothing_of_the_old_window(leap: int) -> None:
 
 
 def test_a_leap_costs_no_memory() -> None:
-    """A sender may leap to the end of all numbers; the window stays as wide as it is."""
+    """Even after a leap to the highest number the window keeps its size."""
     window = ReplayWindow()
     for number in [*range(3 * WINDOW), U64_MAX]:
         window.take(number)

@@ -1,4 +1,4 @@
-"""What a Qumbed publisher sends."""
+"""Publishing over Qumbed: plain and sealed messages, schemas, limits."""
 
 from itertools import count
 
@@ -40,7 +40,7 @@ def for_bob() -> Sealing:
 
 
 def read(post: Post) -> messages.Publish:
-    """Read a frame as a broker does, which must not refuse it."""
+    """Read a frame as a broker does, and check that the broker accepts it."""
     session = Session()
     session.receive_data(post.data)
     command = session.next_command()
@@ -50,7 +50,7 @@ def read(post: Post) -> messages.Publish:
 
 
 def test_a_plain_message_names_no_sender() -> None:
-    """With a sender's key the broker would take bytes for sealed."""
+    """With a sender's key the broker would take the payload for a sealed box."""
     post = posting().lay_out(b"\x00" * 100)
     publish = read(post)
 
@@ -66,7 +66,7 @@ def test_a_plain_message_names_no_sender() -> None:
 
 
 def test_a_sealed_message_names_both_ends() -> None:
-    """And holds nothing that others can read."""
+    """Only the recipient can read the payload."""
     publish = read(posting(sealing=for_bob()).lay_out(b"secret"))
 
     assert (BOB.key_id, ALICE.public_key) == (
@@ -76,16 +76,16 @@ def test_a_sealed_message_names_both_ends() -> None:
     assert b"secret" == BOB.open(publish.payload, ALICE.public_key)
 
 
-def test_each_message_has_an_id_of_its_own() -> None:
-    """So that what is sent again is stored once, and nothing else."""
+def test_each_message_has_its_own_id() -> None:
+    """The broker uses it to drop duplicates."""
     one = posting()
 
     assert one.lay_out(b"1").id != one.lay_out(b"1").id
 
 
 @pytest.mark.parametrize("sealing", [None, for_bob()], ids=["plain", "sealed"])
-def test_a_schema_is_held_before_sealing(sealing: Sealing | None) -> None:
-    """Nobody on the way could do it later; the text repeats no value."""
+def test_a_payload_is_validated_before_sealing(sealing: Sealing | None) -> None:
+    """The broker cannot validate a sealed payload; the error quotes no value."""
     commands = posting(schema="control.Command", sealing=sealing)
     with pytest.raises(InvalidArgument, match=r"schema 'control.Command': \$.action breaks"):
         commands.lay_out(b'{"action": ""}')
@@ -94,17 +94,15 @@ def test_a_schema_is_held_before_sealing(sealing: Sealing | None) -> None:
     assert "control.Command" == publish.schema_id
 
 
-def test_a_schema_that_only_the_broker_knows_is_left_to_it() -> None:
-    """The client need not have every file that the broker has."""
+def test_a_schema_unknown_to_the_client_is_left_to_the_broker() -> None:
+    """The client need not have every schema that the broker has."""
     assert "our.Own" == read(posting(schema="our.Own").lay_out(b"\xff")).schema_id
 
 
 @pytest.mark.parametrize("sealing", [None, for_bob()], ids=["plain", "sealed"])
 @pytest.mark.parametrize("topic", ["t", "\n" * 60_000], ids=["short", "long"])
-def test_the_largest_message_is_one_that_the_broker_takes(
-    topic: str, sealing: Sealing | None
-) -> None:
-    """One byte more is refused here, and named with its size."""
+def test_the_broker_accepts_the_largest_message(topic: str, sealing: Sealing | None) -> None:
+    """The client refuses one byte more, and the error says the limit."""
     one = posting(topic, sealing=sealing)
     low, high = 0, frames.FRAME_MAX
     while high - low > 1:
@@ -121,34 +119,34 @@ def test_the_largest_message_is_one_that_the_broker_takes(
         one.lay_out(bytes(high))
 
 
-def test_what_is_sealed_to_be_longer_is_measured_again() -> None:
-    """An envelope takes room too."""
+def test_the_size_is_checked_again_after_sealing() -> None:
+    """An envelope takes space too."""
     sealing = Sealing(BOB.public_key, ALICE.public_key, lambda payload: bytes(frames.FRAME_MAX))
     with pytest.raises(InvalidArgument, match="does not fit"):
         posting(sealing=sealing).lay_out(b"1")
 
 
 @pytest.mark.parametrize("payload", [bytearray(b"1"), memoryview(b"1")])
-def test_anything_that_is_bytes_is_published(payload: bytearray | memoryview) -> None:
-    """As it is."""
+def test_any_bytes_like_payload_is_published(payload: bytearray | memoryview) -> None:
+    """Unchanged."""
     assert b"1" == read(posting().lay_out(payload)).payload
 
 
-def test_an_empty_schema_id_is_none() -> None:
-    """And the longest one fits."""
+def test_the_shortest_and_the_longest_schema_id_are_accepted() -> None:
+    """An empty one means no schema."""
     posting(schema="")
     posting(schema="x" * 65_535)
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 65_536, "é" * 32_768, "\ud800"])
-def test_what_is_no_topic_is_refused(topic: str) -> None:
-    """1 to 65,535 bytes of UTF-8, as on every strand."""
+def test_an_invalid_topic_is_refused(topic: str) -> None:
+    """A topic is 1 to 65,535 bytes of UTF-8, as on every strand."""
     with pytest.raises(InvalidArgument, match="a topic"):
         posting(topic)
 
 
-def test_a_receipt_says_what_the_ack_said() -> None:
-    """The id that we chose, and how many it was passed on to."""
+def test_a_receipt_holds_the_values_of_the_ack() -> None:
+    """The client's id, and the number of subscribers that the message was delivered to."""
     one = posting()
     answer = messages.Ack(Ack("ours-1", ok=True, delivered=3))
     receipt = one.outcome(one.lay_out(b"1"), answer, repeated=True)
@@ -156,7 +154,7 @@ def test_a_receipt_says_what_the_ack_said() -> None:
     assert Receipt("orders", 1, True, "ours-1", True, 3) == receipt
 
 
-def test_an_ack_that_confirms_nothing_leaves_the_outcome_open() -> None:
+def test_a_negative_ack_leaves_the_outcome_unknown() -> None:
     """Only `ok` is a confirmation."""
     one = posting()
     answer = messages.Ack(Ack("ours-1", ok=False, delivered=0))

@@ -30,18 +30,18 @@ ours, theirs = Schemas(), broker.Schemas()
         ("control.Command", b"\xff", "the payload is not JSON"),
         ("control.Command", b"", "the payload is not JSON"),
         ("control.Command", 300 * b"[" + 300 * b"]", "the payload cannot be validated"),
-        ("somebody.Else", b"\xff", ""),
+        ("unknown.Schema", b"\xff", ""),
     ],
 )
-def test_a_payload_is_held_against_its_schema(
+def test_a_payload_is_validated_against_its_schema(
     schema_id: str, payload: bytes, problem: str
 ) -> None:
-    """The place is named and never a value; schemas that are not known here hold nothing."""
+    """The error names the place, never a value; unknown schemas are not checked."""
     assert problem == ours.problem(schema_id, payload)
 
 
-def test_the_built_in_schemas_are_those_of_every_broker() -> None:
-    """The same ids."""
+def test_client_and_broker_have_the_same_built_in_schemas() -> None:
+    """They have the same ids."""
     assert theirs.ids() == sorted(BUILT_IN)
 
 
@@ -63,15 +63,15 @@ values = st.recursive(
 @given(st.sampled_from(sorted(BUILT_IN)), values.map(lambda value: repr(value).encode()))
 @example("control.Command", 70 * b"[" + 70 * b"]")
 @example("control.Command", b'{"action": ' + 5000 * b"9" + b"}")
-def test_both_ends_and_the_broker_judge_alike(schema_id: str, text: bytes) -> None:
-    """What a publisher may send, every broker takes; and the other way round."""
+def test_client_and_broker_validate_alike(schema_id: str, text: bytes) -> None:
+    """A broker accepts exactly the payloads that the client accepts."""
     payload = text.replace(b"'", b'"').replace(b"None", b"null").replace(b"True", b"true")
 
     assert bool(theirs.problem(schema_id, payload)) == bool(ours.problem(schema_id, payload))
 
 
-def test_schemas_of_ones_own() -> None:
-    """They are held against payloads as the built-in ones are."""
+def test_custom_schemas() -> None:
+    """They are validated like the built-in ones."""
     schemas = Schemas({"our.Number": {"type": "integer", "maximum": 7}})
 
     assert "" == schemas.problem("our.Number", b"7")
@@ -92,14 +92,14 @@ def test_schemas_of_ones_own() -> None:
         ("\ud800", {}, "lone surrogates"),
     ],
 )
-def test_what_is_no_schema_is_refused(schema_id: str, schema: Schema, text: str) -> None:
-    """A mistake of the program shows where it is made; nothing is fetched from anywhere."""
+def test_an_invalid_schema_is_refused(schema_id: str, schema: Schema, text: str) -> None:
+    """At construction; references are never fetched."""
     with pytest.raises(InvalidArgument, match=text):
         Schemas({schema_id: schema})
 
 
 def test_a_long_path_is_cut() -> None:
-    """A problem is read by people."""
+    """Problems are meant for human readers."""
     schemas = Schemas({"a": {"additionalProperties": {"type": "string"}}})
     problem = schemas.problem("a", b'{"' + 1000 * b"k" + b'": 1}')
 

@@ -1,4 +1,4 @@
-"""The client over the Qumbed strand: publishing, keys, what it lacks."""
+"""The client over Qumbed: publishing, keys, unsupported features."""
 
 import asyncio
 import ssl
@@ -7,23 +7,22 @@ from pathlib import Path
 import pytest
 
 import braidmq
-from braidmq.client import strand
 from braidmq.client.options import Options
 from braidmq.client.qumbed import KeyPair, TrustList
 from braidmq.client.qumbed.strand import API_KEY_BYTES_MAX, QumbedStrand
 from braidmq.client.qumbed.subscription import QumbedMessage
 from braidmq.client.url import parse
 from braidmq.wire.qumbed import messages
-from braidmq.wire.qumbed.messages import Frame, Publish
+from braidmq.wire.qumbed.messages import Frame
 from tests.unit.client.peer import die, quick
-from tests.unit.client.qumbed.peer import GATEWAY, Line, Peer, refusing
+from tests.unit.client.qumbed.peer import GATEWAY, Line, Peer
 from tests.unit.client.qumbed.people import ALICE, BOB, EVE, with_sign_bit
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_a_sealed_message_reaches_its_recipient_only() -> None:
-    """It is routed by the recipient's key; the receipt says to how many."""
+    """It is routed by the recipient's key; the receipt counts the deliveries."""
     async with (
         Peer() as peer,
         braidmq.connect(peer.url, private_key=ALICE) as alice,
@@ -43,7 +42,7 @@ async def test_a_sealed_message_reaches_its_recipient_only() -> None:
         assert receipt.id == published.id
 
 
-async def test_a_recipient_may_be_given_in_hexadecimal_digits() -> None:
+async def test_a_recipient_may_be_given_in_hex() -> None:
     """As the command line prints it."""
     async with Peer() as peer, braidmq.connect(peer.url, private_key=ALICE) as client:
         await client.publish("orders", b"1", recipient=BOB.public_key.hex().upper())
@@ -56,8 +55,8 @@ async def test_a_recipient_may_be_given_in_hexadecimal_digits() -> None:
     "recipient",
     [b"", bytes(32), BOB.public_key[:31], "", "xyz", with_sign_bit(BOB.public_key)],
 )
-async def test_what_is_no_public_key_is_refused(recipient: bytes | str) -> None:
-    """Nothing is sent that somebody else could read."""
+async def test_an_invalid_recipient_key_is_refused(recipient: bytes | str) -> None:
+    """Nothing is sent."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         with pytest.raises(braidmq.KeyRefused):
             await client.publish("orders", b"1", recipient=recipient)
@@ -67,22 +66,22 @@ async def test_what_is_no_public_key_is_refused(recipient: bytes | str) -> None:
         assert [] == peer.payloads()
 
 
-async def test_nobody_writes_to_oneself() -> None:
-    """It would be refused as one's own message that comes back."""
+async def test_a_sender_cannot_be_its_own_recipient() -> None:
+    """The receiving side would refuse the message as reflected."""
     async with Peer() as peer, braidmq.connect(peer.url, private_key=ALICE) as client:
         with pytest.raises(braidmq.InvalidArgument, match="its own sender"):
             await client.publish("orders", b"1", recipient=ALICE.public_key)
 
 
 async def test_an_envelope_needs_a_recipient() -> None:
-    """It lies in a box."""
+    """An envelope exists only inside a sealed box."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         with pytest.raises(braidmq.InvalidArgument, match="needs a recipient"):
             await client.publish("orders", b"1", envelope=True)
 
 
-async def test_envelopes_are_numbered_over_all_publishes() -> None:
-    """Topic and schema are those that they were published with."""
+async def test_envelopes_are_numbered_across_all_publishes() -> None:
+    """Whether they come from `publish` or `publish_many`, with a schema or without."""
     async with (
         Peer() as peer,
         braidmq.connect(peer.url, private_key=ALICE) as alice,
@@ -105,8 +104,8 @@ async def test_envelopes_are_numbered_over_all_publishes() -> None:
         assert {} == envelopes.refused
 
 
-async def test_a_publish_that_is_sent_again_is_stored_once() -> None:
-    """It has the id that it had, and the broker remembers."""
+async def test_a_resent_publish_is_stored_once() -> None:
+    """It keeps its id, and the broker drops the duplicate."""
 
     def store_and_die(line: Line, frame: Frame) -> None:
         peer.scripts.clear()
@@ -125,21 +124,8 @@ async def test_a_publish_that_is_sent_again_is_stored_once() -> None:
         assert peer.count(messages.PUBLISH) > 3
 
 
-async def test_ids_differ_between_clients() -> None:
-    """Without a sender's key they are all that tells messages apart."""
-    async with (
-        Peer() as peer,
-        braidmq.connect(peer.url) as one,
-        braidmq.connect(peer.url) as two,
-    ):
-        ids = {(await client.publish("orders", b"1")).id for client in (one, two) for _ in "ab"}
-
-        assert 4 == len(ids)
-        assert 4 == len(peer.published)
-
-
-async def test_a_schema_is_held_against_every_payload() -> None:
-    """One that breaks it is not sent; in `publish_many` it keeps its place."""
+async def test_every_payload_is_validated_against_the_schema() -> None:
+    """An invalid one is not sent; in `publish_many` its error keeps its place."""
     schemas = {"our.Number": {"type": "integer"}}
     async with Peer() as peer, braidmq.connect(peer.url, schemas=schemas) as client:
         with pytest.raises(braidmq.InvalidArgument, match=r"schema 'our.Number': \$ breaks"):
@@ -153,67 +139,8 @@ async def test_a_schema_is_held_against_every_payload() -> None:
         assert {"our.Number"} == {published.schema_id for published in peer.published}
 
 
-async def test_a_refused_publish_says_why_and_disturbs_no_other() -> None:
-    """Two publishes share a write; one is refused."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.PUBLISH, refusing("SCHEMA_UNKNOWN", "unknown schema: x"))
-        refused, accepted = await asyncio.gather(
-            client.publish("orders", b"1", schema="x"),
-            client.publish("orders", b"2"),
-            return_exceptions=True,
-        )
-
-        assert isinstance(refused, braidmq.PublishRefused)
-        assert not isinstance(refused, braidmq.OutcomeUnknown)
-        assert ("SCHEMA_UNKNOWN", "unknown schema: x") == (refused.code, refused.text)
-        assert isinstance(accepted, braidmq.Receipt)
-
-
-@pytest.mark.parametrize("code", ["SERVER_ERROR", "RATE_LIMIT"])
-async def test_retry_repeats_what_may_go_well_later(
-    code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under the same id."""
-    monkeypatch.setattr(strand, "RETRY_DELAY_S", 0.001)
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.PUBLISH, refusing(code))
-        receipt = await client.publish("orders", b"1", retry=True)
-        ids = [frame.id for frame in peer.lines[0].of(messages.PUBLISH)]
-
-        assert receipt.repeated
-        assert [receipt.id] * 2 == ids
-
-
-async def test_retry_does_not_repeat_what_the_broker_forbids() -> None:
-    """It would be forbidden again."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.refuse(messages.PUBLISH, "UNAUTHORIZED")
-        with pytest.raises(braidmq.PublishRefused):
-            await client.publish("orders", b"1", retry=True)
-
-        assert 1 == peer.count(messages.PUBLISH)
-
-
-async def test_what_was_answered_before_the_break_is_known() -> None:
-    """Of one pipeline, the confirmed stay confirmed and the rest is in doubt."""
-
-    def last_words(line: Line, frame: Publish) -> None:
-        if frame.payload == b"2":
-            line.hang_up()
-        else:
-            line.send(messages.ack(frame.id, 0))
-
-    async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
-        peer.script(messages.PUBLISH, last_words)
-        results = await client.publish_many("orders", [b"1", b"2", b"3"])
-        peer.scripts.clear()
-
-        assert isinstance(results[0], braidmq.Receipt)
-        assert isinstance(results[1], braidmq.OutcomeUnknown)
-
-
 async def test_an_answer_of_another_type_confirms_nothing() -> None:
-    """Only an Ack is one."""
+    """Only an Ack confirms a publish."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         peer.script(
             messages.PUBLISH,
@@ -223,8 +150,8 @@ async def test_an_answer_of_another_type_confirms_nothing() -> None:
             await client.publish("orders", b"1")
 
 
-async def test_the_gateways_key_is_known_while_connected() -> None:
-    """So that it can be compared with what the broker printed."""
+async def test_the_gateway_key_is_known_while_connected() -> None:
+    """It can be compared with the key that the broker printed."""
     async with Peer() as peer, braidmq.connect(peer.url, private_key=ALICE) as client:
         assert (ALICE.public_key, GATEWAY.public_key) == (
             client.public_key,
@@ -234,8 +161,8 @@ async def test_the_gateways_key_is_known_while_connected() -> None:
         assert b"" == client.gateway_public_key
 
 
-async def test_what_qumbed_lacks_is_named() -> None:
-    """An option that would be ignored is refused instead."""
+async def test_features_that_qumbed_lacks_are_refused() -> None:
+    """An option is never ignored silently."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         for attempt in (
             client.publish("orders", b"1", ttl=1.0),
@@ -260,8 +187,8 @@ async def test_what_qumbed_lacks_is_named() -> None:
                 client.subscribe("orders", **options)
 
 
-async def test_what_cannot_be_subscribed_to_is_refused() -> None:
-    """Before anything is connected."""
+async def test_invalid_subscribe_arguments_are_refused() -> None:
+    """Before the subscription connects."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         with pytest.raises(braidmq.InvalidArgument, match="prefetch must be at least 1"):
             client.subscribe("orders", prefetch=0)
@@ -274,8 +201,8 @@ async def test_what_cannot_be_subscribed_to_is_refused() -> None:
 
 
 @pytest.mark.parametrize("form", ["pair", "bytes", "hex", "file", "other"])
-async def test_a_private_key_comes_in_many_forms(form: str, tmp_path: Path) -> None:
-    """A key pair, 32 bytes, hexadecimal digits, or the file that `keygen` writes."""
+async def test_a_private_key_is_accepted_in_many_forms(form: str, tmp_path: Path) -> None:
+    """A key pair, 32 bytes, hex digits, the file that `keygen` writes, or a custom object."""
 
     class Safe:
         def reveal_private_key(self) -> bytes:
@@ -296,8 +223,8 @@ async def test_a_private_key_comes_in_many_forms(form: str, tmp_path: Path) -> N
         assert ALICE.public_key == client.public_key
 
 
-async def test_without_a_key_there_is_a_new_one() -> None:
-    """Nobody else has it, and it is enough for what the gateway seals."""
+async def test_without_a_private_key_a_new_one_is_generated() -> None:
+    """It is enough to receive messages that the gateway seals."""
     async with (
         Peer() as peer,
         braidmq.connect(peer.url) as one,
@@ -310,14 +237,14 @@ async def test_without_a_key_there_is_a_new_one() -> None:
 
 
 @pytest.mark.parametrize("key", [b"short", "none", bytes(32), Path("nowhere")])
-async def test_a_private_key_that_cannot_be_used_is_refused(key: bytes | str | Path) -> None:
-    """When it is connected, and without repeating it."""
+async def test_an_unusable_private_key_is_refused(key: bytes | str | Path) -> None:
+    """Before the client connects."""
     with pytest.raises(braidmq.KeyRefused):
         await braidmq.connect("qumbed://127.0.0.1:1", private_key=key)
 
 
 async def test_senders_are_learned_on_first_use(tmp_path: Path) -> None:
-    """With a trust list that keeps a file, the first sender of a topic is the one."""
+    """With a trust file, a topic's first sender is trusted and later ones are not."""
     trust = TrustList(first_use=tmp_path / "trust.json")
     async with (
         Peer() as peer,
@@ -336,47 +263,47 @@ async def test_senders_are_learned_on_first_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "trust", [[], "nobody", [b"short"], ALICE.public_key[:31]], ids=lambda one: repr(one)[:9]
+    "trust", [[], "no key", [b"short"], ALICE.public_key[:31]], ids=lambda one: repr(one)[:9]
 )
-async def test_a_trust_that_cannot_be_used_is_refused(trust: list[bytes] | str | bytes) -> None:
-    """A list of nobody would be a mistake, and a key that is none too."""
+async def test_an_unusable_trust_list_is_refused(trust: list[bytes] | str | bytes) -> None:
+    """It is empty or holds an invalid key."""
     with pytest.raises(braidmq.InvalidArgument):
         await braidmq.connect("qumbed://127.0.0.1:1", trust=trust)
 
 
-async def test_a_key_of_any_length_is_not_sent() -> None:
-    """It has to fit into a frame."""
+async def test_an_api_key_that_is_too_long_is_refused() -> None:
+    """It must fit into a frame."""
     with pytest.raises(braidmq.InvalidArgument, match="an API key has at most"):
         await braidmq.connect("qumbed://h", key="k" * (API_KEY_BYTES_MAX + 1))
 
 
-async def test_a_key_that_fits_is_judged_by_the_broker() -> None:
-    """However long it looks as JSON."""
+async def test_the_longest_api_key_is_sent_to_the_broker() -> None:
+    """Even if JSON escapes make it longer."""
     async with Peer() as peer:
         with pytest.raises(braidmq.AuthenticationFailed):
             await braidmq.connect(peer.url, key="\n" * API_KEY_BYTES_MAX)
 
 
-async def test_a_key_with_lone_surrogates_is_refused() -> None:
-    """It has no bytes to be sent as."""
+async def test_an_api_key_with_lone_surrogates_is_refused() -> None:
+    """It cannot be encoded as UTF-8."""
     with pytest.raises(braidmq.InvalidArgument, match="lone surrogates"):
         await braidmq.connect("qumbed://h", key="\ud800")
 
 
-async def test_a_tls_context_is_of_other_strands() -> None:
+async def test_a_tls_context_is_refused() -> None:
     """QUIC brings its own TLS."""
     with pytest.raises(braidmq.NotSupported, match="qumbed does not support tls"):
         await braidmq.connect("qumbed://h", tls=ssl.create_default_context())
 
 
-async def test_two_ways_to_know_a_broker_are_one_too_many() -> None:
-    """Told before anything is connected."""
+async def test_two_ways_to_verify_a_broker_are_refused() -> None:
+    """Before the client connects."""
     with pytest.raises(braidmq.InvalidArgument, match="use only one of"):
         await braidmq.connect(f"qumbed://h?fingerprint={64 * '0'}", insecure=True)
 
 
-async def test_another_broker_in_the_place_of_ours_is_not_connected_to() -> None:
-    """Also when a connection is made again."""
+async def test_a_broker_with_another_fingerprint_is_not_connected_to() -> None:
+    """The strand checks it whenever it opens a connection."""
     async with Peer() as peer:
         other = parse(peer.url.partition("?")[0] + f"?fingerprint={64 * '0'}")
         with pytest.raises(braidmq.ConnectionFailed, match="fingerprint"):
@@ -385,20 +312,20 @@ async def test_another_broker_in_the_place_of_ours_is_not_connected_to() -> None
         assert [] == peer.lines
 
 
-async def test_a_callback_that_takes_its_time_delays_no_reconnect() -> None:
-    """It runs in a turn of its own."""
-    told = asyncio.Event()
-    never = asyncio.Event()
+async def test_a_slow_callback_does_not_delay_the_reconnect() -> None:
+    """It runs in its own task."""
+    called = asyncio.Event()
+    released = asyncio.Event()
 
     async def slow(error: braidmq.ConnectionLost) -> None:
-        told.set()
-        await never.wait()
+        called.set()
+        await released.wait()
 
     options = quick(on_disconnect=slow)
     async with Peer() as peer, braidmq.connect(peer.url, **options) as client:
         peer.once(messages.PUBLISH, die)
         receipt = await client.publish("orders", b"1", retry=True)
-        await told.wait()
-        never.set()
+        await called.wait()
+        released.set()
 
         assert receipt.repeated

@@ -1,4 +1,4 @@
-"""A subscription over the Qumbed strand: what is given out, and how much at a time."""
+"""A Qumbed subscription: messages, prefetch, fetching, draining and leaving."""
 
 import asyncio
 
@@ -11,16 +11,16 @@ from braidmq.client.qumbed.subscription import QumbedMessage
 from braidmq.client.subscription import Consumer
 from braidmq.wire.qumbed import messages
 from tests.unit.client.peer import die, ignore
-from tests.unit.client.qumbed.peer import GATEWAY, Peer, refusing
+from tests.unit.client.qumbed.peer import GATEWAY, Peer
 from tests.unit.client.qumbed.people import ALICE, BOB
-from tests.unit.client.qumbed.subscribed import SUBSCRIBED, show, subscribed
-from tests.unit.client.strands import offline, online
+from tests.unit.client.qumbed.subscribed import show, subscribed
+from tests.unit.client.strands import SUBSCRIBED, offline, online
 
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_message_says_who_sealed_it() -> None:
-    """Id, topic, payload, schema and time come from their places."""
+async def test_a_message_names_its_sender() -> None:
+    """And has its id, topic, payload, schema and time."""
     async with Peer() as peer, subscribed(peer) as subscription:
         show(peer, ALICE.seal(b"hello", BOB.public_key), ALICE.public_key, schema="our.Own")
         message = await anext(subscription)
@@ -42,8 +42,8 @@ async def test_a_message_says_who_sealed_it() -> None:
         )
 
 
-async def test_what_its_publisher_did_not_seal_the_gateway_has() -> None:
-    """Its key is the one that the broker tells of at the start."""
+async def test_a_plain_message_is_sealed_by_the_gateway() -> None:
+    """With the key that the broker announced on connecting."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.offer("orders", b"\x00\xff")
         message = await anext(subscription)
@@ -55,8 +55,8 @@ async def test_what_its_publisher_did_not_seal_the_gateway_has() -> None:
         )
 
 
-async def test_an_envelope_says_more() -> None:
-    """Number and time are the sender's."""
+async def test_an_envelope_adds_sequence_and_time() -> None:
+    """Both are set by the sender."""
     async with Peer() as peer, subscribed(peer, envelope=True) as subscription:
         sealer = Sealer(ALICE, now_ms=1)
         sealed = sealer.seal(b"hello", BOB.public_key, topic="orders", now_ms=17)
@@ -72,8 +72,8 @@ async def test_an_envelope_says_more() -> None:
 
 
 @pytest.mark.parametrize("message_id", ["", "x", "-1", "²", "1" * 5000])
-async def test_an_id_that_is_no_number_is_not_known(message_id: str) -> None:
-    """The message is worth more than its number."""
+async def test_an_id_that_is_not_a_number_is_none(message_id: str) -> None:
+    """The message itself is still delivered."""
     async with Peer() as peer, subscribed(peer) as subscription:
         sealed = ALICE.seal(b"1", BOB.public_key)
         peer.lines[SUBSCRIBED].send(
@@ -83,8 +83,8 @@ async def test_an_id_that_is_no_number_is_not_known(message_id: str) -> None:
         assert (await anext(subscription)).id is None
 
 
-async def test_a_message_of_the_original_is_taken() -> None:
-    """It has no id, no schema and no time."""
+async def test_a_message_of_the_original_protocol_is_accepted() -> None:
+    """It has no id, schema or time."""
     async with Peer() as peer, subscribed(peer) as subscription:
         sealed = ALICE.seal(b"1", BOB.public_key)
         peer.lines[SUBSCRIBED].send(messages.message(b'"orders"', sealed, ALICE.public_key))
@@ -93,8 +93,8 @@ async def test_a_message_of_the_original_is_taken() -> None:
         assert (None, b"1", "") == (message.id, message.payload, message.schema)
 
 
-async def test_there_is_nothing_to_acknowledge() -> None:
-    """Handing it over has settled it: `ack` succeeds, and `process` lets errors pass."""
+async def test_acknowledging_sends_nothing() -> None:
+    """Delivery settles a message: `ack` succeeds, and `process` lets exceptions through."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.offer("orders", b"1")
         message = await anext(subscription)
@@ -110,8 +110,8 @@ async def test_there_is_nothing_to_acknowledge() -> None:
         assert before == len(peer.lines[SUBSCRIBED].seen)
 
 
-async def test_no_more_wait_here_than_prefetch_says() -> None:
-    """Nothing more is read; the handler's taking goes on with it, in order."""
+async def test_no_more_messages_wait_than_the_prefetch() -> None:
+    """Reading pauses and resumes as the handler takes messages, in order."""
     async with Peer() as peer, subscribed(peer, prefetch=4) as subscription:
         sent = [b"%d" % number for number in range(50)]
         peer.offer("orders", *sent)
@@ -126,8 +126,8 @@ async def test_no_more_wait_here_than_prefetch_says() -> None:
         assert [] == await subscription.fetch(timeout=0)
 
 
-async def test_a_handler_that_takes_its_time_holds_up_nobody() -> None:
-    """Its subscription is full to the brim, and publishing and the other one go on."""
+async def test_a_slow_handler_does_not_hold_up_other_subscriptions() -> None:
+    """While its inbox is full, publishing and the other subscription continue."""
     async with (
         Peer() as peer,
         braidmq.connect(peer.url) as client,
@@ -144,8 +144,8 @@ async def test_a_handler_that_takes_its_time_holds_up_nobody() -> None:
         assert 1 == slow.waiting
 
 
-async def test_handlers_do_not_run_on_the_reading_of_the_socket() -> None:
-    """They may wait for answers that come on the same connection, and for each other."""
+async def test_handlers_do_not_run_in_the_socket_reader() -> None:
+    """So they may wait for answers on the client's connections."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         subscription = await client.subscribe("orders", prefetch=1)
         peer.offer("orders", b"1", b"2", b"3")
@@ -162,8 +162,8 @@ async def test_handlers_do_not_run_on_the_reading_of_the_socket() -> None:
         assert [b"1", b"2", b"3"] == peer.payloads()
 
 
-async def test_fetching_waits_for_the_first_and_not_for_more() -> None:
-    """Up to `max`, perhaps none, and with `timeout=0` what the broker has now."""
+async def test_fetching_waits_only_for_the_first_message() -> None:
+    """It returns up to `max` messages; with `timeout=0`, those that the broker has now."""
     async with Peer() as peer, subscribed(peer) as subscription:
         assert [] == await subscription.fetch(timeout=0)
         assert [] == await subscription.fetch(timeout=0.01)
@@ -179,10 +179,10 @@ async def test_fetching_waits_for_the_first_and_not_for_more() -> None:
             await subscription.fetch(max=0)
 
 
-async def test_fetching_does_not_wait_long_for_a_broker_that_is_silent(
+async def test_fetching_does_not_wait_long_for_a_silent_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With `timeout=0` one answer has a moment to come."""
+    """With `timeout=0` the answer still gets a short grace period."""
     monkeypatch.setattr(module, "FETCH_GRACE_S", 0.02)
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.script(messages.DISCOVERY, ignore)
@@ -192,8 +192,8 @@ async def test_fetching_does_not_wait_long_for_a_broker_that_is_silent(
         await offline(subscription)
 
 
-async def test_draining_gives_out_what_was_handed_over() -> None:
-    """The broker is told to stop, and what was under way comes too; then iterating ends."""
+async def test_draining_delivers_messages_already_sent() -> None:
+    """The client unsubscribes, delivers what is in flight, and then ends the iteration."""
     async with Peer() as peer, subscribed(peer, prefetch=2) as subscription:
         sent = [b"%d" % number for number in range(20)]
         peer.offer("orders", *sent)
@@ -208,13 +208,13 @@ async def test_draining_gives_out_what_was_handed_over() -> None:
 
 
 async def test_draining_does_not_wait_for_the_handler() -> None:
-    """Also while nothing more is read, and somebody waits for an answer behind it."""
+    """Even while reading is paused and a fetch waits for an answer behind the messages."""
     async with Peer() as peer, subscribed(peer, prefetch=1) as subscription:
         peer.hold(messages.DISCOVERY)
         fetching = asyncio.create_task(subscription.fetch(timeout=0))
         await peer.until(lambda: peer.held)
         peer.offer("orders", b"1", b"2", b"3")
-        while subscription.waiting < 1:  # noqa: ASYNC110 - each turn lets it come
+        while subscription.waiting < 1:  # noqa: ASYNC110 - each turn lets it arrive
             await asyncio.sleep(0)
         peer.release()
         await subscription.drain()
@@ -224,8 +224,8 @@ async def test_draining_does_not_wait_for_the_handler() -> None:
         assert [b"1", b"2", b"3"] == [message.payload for message in fetched]
 
 
-async def test_a_subscription_that_was_never_entered_drains() -> None:
-    """There is nothing to wait for."""
+async def test_draining_with_a_subscription_that_was_never_entered() -> None:
+    """The client does not wait for it."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         subscription = client.subscribe("orders")
         await client.drain()
@@ -235,8 +235,8 @@ async def test_a_subscription_that_was_never_entered_drains() -> None:
             await subscription
 
 
-async def test_a_drained_subscription_is_not_made_again() -> None:
-    """However its connection ends."""
+async def test_a_drained_subscription_is_not_renewed() -> None:
+    """Not even after a reconnect."""
     async with Peer() as peer, subscribed(peer) as subscription:
         await subscription.drain()
         peer.lines[SUBSCRIBED].die()
@@ -246,8 +246,8 @@ async def test_a_drained_subscription_is_not_made_again() -> None:
         assert 1 == peer.count(messages.SUBSCRIBE)
 
 
-async def test_leaving_unsubscribes_and_drops_what_still_comes() -> None:
-    """Also when so much waits that nothing more was read."""
+async def test_leaving_unsubscribes_and_drops_late_messages() -> None:
+    """Even if the inbox is full and reading has paused."""
     async with Peer() as peer:
         async with subscribed(peer, prefetch=1) as subscription:
             peer.offer("orders", *[bytes(1000)] * 50)
@@ -257,8 +257,8 @@ async def test_leaving_unsubscribes_and_drops_what_still_comes() -> None:
         await peer.until(lambda: not peer.open_lines())
 
 
-async def test_a_place_may_be_kept_at_the_broker() -> None:
-    """With `keep` leaving does not unsubscribe."""
+async def test_keep_leaves_the_subscription_at_the_broker() -> None:
+    """Leaving then does not unsubscribe."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         async with client.subscribe("orders", keep=True):
             pass
@@ -269,10 +269,14 @@ async def test_a_place_may_be_kept_at_the_broker() -> None:
 
 
 @pytest.mark.parametrize("how", ["refused", "lost"])
-async def test_leaving_takes_any_answer(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """There is nothing more to be done about it."""
+async def test_leaving_succeeds_even_if_unsubscribing_fails(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refusal is only logged."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.script(messages.UNSUBSCRIBE, die if how == "lost" else refusing("SERVER_ERROR"))
+        peer.script(
+            messages.UNSUBSCRIBE, die if how == "lost" else peer.refusing("SERVER_ERROR")
+        )
         await subscription.close()
 
         assert ("unsubscribing was refused" in caplog.text) == (how == "refused")

@@ -1,4 +1,4 @@
-"""A subscription over the Qumbed strand whose connection breaks, or whose broker says no."""
+"""A Qumbed subscription: broken connections and refused subscriptions."""
 
 import asyncio
 
@@ -7,19 +7,19 @@ import pytest
 import braidmq
 from braidmq.wire.qumbed import messages
 from braidmq.wire.qumbed.messages import Subscribe
-from tests.unit.client.qumbed.peer import Peer, refusing
+from tests.unit.client.qumbed.peer import Peer
 from tests.unit.client.qumbed.people import BOB
-from tests.unit.client.qumbed.subscribed import SUBSCRIBED, subscribed
-from tests.unit.client.strands import offline, online
+from tests.unit.client.qumbed.subscribed import subscribed
+from tests.unit.client.strands import SUBSCRIBED, offline, online
 
 pytestmark = pytest.mark.asyncio
 
 
-async def test_the_subscription_is_made_again_on_the_next_connection() -> None:
-    """With the same key, so that a broker can know it; what is here stays here."""
+async def test_the_subscription_is_renewed_on_the_next_connection() -> None:
+    """With the same key, so that the broker can recognise it; received messages are kept."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.offer("orders", b"1", b"2")
-        while subscription.waiting < 2:  # noqa: ASYNC110 - each turn lets them come
+        while subscription.waiting < 2:  # noqa: ASYNC110 - each turn lets them arrive
             await asyncio.sleep(0)
         peer.lines[SUBSCRIBED].die()
         await offline(subscription)
@@ -34,11 +34,11 @@ async def test_the_subscription_is_made_again_on_the_next_connection() -> None:
         assert ("orders", BOB.public_key) == (again.topic, again.public_key)
 
 
-async def test_a_full_subscription_goes_on_after_a_break() -> None:
-    """It had paused on the old connection; the new one is read as there is room."""
+async def test_a_full_subscription_continues_after_a_reconnect() -> None:
+    """Reading had paused on the old connection; on the new one it follows the free space."""
     async with Peer() as peer, subscribed(peer, prefetch=2) as subscription:
         peer.offer("orders", b"1", b"2", b"3")
-        while subscription.waiting < 2:  # noqa: ASYNC110 - each turn lets them come
+        while subscription.waiting < 2:  # noqa: ASYNC110 - each turn lets them arrive
             await asyncio.sleep(0)
         peer.lines[SUBSCRIBED].die()
         await offline(subscription)
@@ -52,11 +52,11 @@ async def test_a_full_subscription_goes_on_after_a_break() -> None:
         assert [b"4", b"5", b"6"] == seen[-3:]
 
 
-async def test_what_is_here_is_given_out_before_the_error() -> None:
-    """The end of the link does not take back what was handed over."""
+async def test_received_messages_are_delivered_before_the_error() -> None:
+    """The end of the connection does not lose them."""
     async with Peer() as peer, subscribed(peer, reconnect=False) as subscription:
         peer.offer("orders", b"1", b"2")
-        while subscription.waiting < 2:  # noqa: ASYNC110 - each turn lets them come
+        while subscription.waiting < 2:  # noqa: ASYNC110 - each turn lets them arrive
             await asyncio.sleep(0)
         peer.lines[SUBSCRIBED].die()
         await offline(subscription)
@@ -71,7 +71,7 @@ async def test_what_is_here_is_given_out_before_the_error() -> None:
 
 
 async def test_a_refused_subscription_says_why() -> None:
-    """Code and text are the broker's."""
+    """With the code and text of the broker."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         peer.refuse(messages.SUBSCRIBE, "SCHEMA_UNKNOWN", "unknown schema: x")
         with pytest.raises(
@@ -83,10 +83,10 @@ async def test_a_refused_subscription_says_why() -> None:
 
 
 @pytest.mark.parametrize("code", ["RATE_LIMIT", "SERVER_ERROR"])
-async def test_a_refusal_that_may_pass_is_tried_again(code: str) -> None:
-    """Only of a subscription that was there before."""
+async def test_resubscribing_is_retried_after_a_temporary_refusal(code: str) -> None:
+    """Only for a subscription that existed before."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.once(messages.SUBSCRIBE, refusing(code))
+        peer.once(messages.SUBSCRIBE, peer.refusing(code))
         peer.lines[SUBSCRIBED].die()
         await offline(subscription)
         await online(subscription)
@@ -94,8 +94,8 @@ async def test_a_refusal_that_may_pass_is_tried_again(code: str) -> None:
         assert 3 == peer.count(messages.SUBSCRIBE)
 
 
-async def test_a_refusal_for_good_is_the_end() -> None:
-    """Whoever iterates gets the error."""
+async def test_a_permanent_refusal_ends_the_subscription() -> None:
+    """The iterating task gets the error."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.refuse(messages.SUBSCRIBE, "UNAUTHORIZED", "not allowed")
         peer.lines[SUBSCRIBED].die()

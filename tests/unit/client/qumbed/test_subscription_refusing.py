@@ -1,4 +1,4 @@
-"""A subscription over the Qumbed strand: what is refused, and never given out."""
+"""A Qumbed subscription: messages that it refuses and never delivers."""
 
 import logging
 from random import Random
@@ -10,31 +10,32 @@ from braidmq.client.qumbed import subscription as module
 from braidmq.client.qumbed.envelope import Sealer
 from braidmq.wire.qumbed import messages
 from braidmq.wire.qumbed.messages import Subscribe
-from tests.unit.client.qumbed.peer import GATEWAY, Peer, refusing
+from tests.unit.client.qumbed.peer import GATEWAY, Peer
 from tests.unit.client.qumbed.people import ALICE, BOB, EVE, mutated
-from tests.unit.client.qumbed.subscribed import SUBSCRIBED, refusals, show, subscribed
+from tests.unit.client.qumbed.subscribed import refusals, show, subscribed
+from tests.unit.client.strands import SUBSCRIBED
 
 pytestmark = pytest.mark.asyncio
 
 MUTATIONS = 200
-"""As many as a frame each may take; ten thousand are tried on the box itself."""
+"""Few, because each takes a frame; ten thousand are tried on the box itself."""
 
 
-async def test_what_does_not_open_is_refused_and_the_next_is_taken() -> None:
-    """For another, by another than it says, or damaged anywhere: never given out."""
+async def test_boxes_that_do_not_open_are_refused() -> None:
+    """For another recipient, from another sender than claimed, or damaged."""
     async with Peer() as peer, subscribed(peer) as subscription:
         sealed = ALICE.seal(b"hello", BOB.public_key)
-        dice = Random(4)
+        rng = Random(4)
         for _ in range(MUTATIONS):
-            show(peer, mutated(sealed, dice), ALICE.public_key)
+            show(peer, mutated(sealed, rng), ALICE.public_key)
         show(peer, ALICE.seal(b"hello", EVE.public_key), ALICE.public_key)
         show(peer, sealed, EVE.public_key)
 
         assert {"not_opened": MUTATIONS + 2} == await refusals(peer, subscription)
 
 
-async def test_who_is_not_trusted_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """Told once, with the sender's key and without the payload; the trusted one is heard."""
+async def test_an_untrusted_sender_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, with the key and without the payload; trusted senders are heard."""
     keys = [ALICE.public_key, GATEWAY.public_key.hex()]
     with caplog.at_level(logging.WARNING, "braidmq.client"):
         async with Peer() as peer, subscribed(peer, trust=keys) as subscription:
@@ -49,8 +50,8 @@ async def test_who_is_not_trusted_is_refused(caplog: pytest.LogCaptureFixture) -
     assert "secret" not in line
 
 
-async def test_whoever_pins_senders_does_not_take_the_gateways_word() -> None:
-    """What the broker seals for others comes from its key, and needs that to be trusted."""
+async def test_pinned_senders_exclude_the_gateway_unless_it_is_pinned_too() -> None:
+    """Messages sealed by the gateway come from its own key."""
     async with Peer() as peer, subscribed(peer, trust=ALICE.public_key.hex()) as subscription:
         peer.offer("orders", b"1")
         show(peer, ALICE.seal(b"2", BOB.public_key), ALICE.public_key)
@@ -60,8 +61,8 @@ async def test_whoever_pins_senders_does_not_take_the_gateways_word() -> None:
 
 
 @pytest.mark.parametrize("trust", [None, [ALICE.public_key, BOB.public_key]])
-async def test_ones_own_message_that_comes_back_is_refused(trust: object) -> None:
-    """A box is the same in both directions; also under the name of its recipient."""
+async def test_a_reflected_message_is_refused(trust: object) -> None:
+    """Under its own sender's key or its recipient's: a box opens in both directions."""
     async with Peer() as peer, subscribed(peer, trust=trust) as subscription:
         sealer = Sealer(BOB, now_ms=1)
         own = sealer.seal(b"to Alice", ALICE.public_key, topic="orders", now_ms=1)
@@ -73,8 +74,8 @@ async def test_ones_own_message_that_comes_back_is_refused(trust: object) -> Non
         assert {"reflected": 2} == subscription.refused
 
 
-async def test_a_message_that_is_shown_again_is_refused() -> None:
-    """Envelopes are numbered; also after the subscription has ended and begun again."""
+async def test_a_replayed_message_is_refused() -> None:
+    """Even in a later subscription of the same client."""
     sealer = Sealer(ALICE, now_ms=1)
     sealed = [
         sealer.seal(b"%d" % number, BOB.public_key, topic="orders", now_ms=1)
@@ -98,7 +99,7 @@ async def test_a_message_that_is_shown_again_is_refused() -> None:
 
 
 async def test_two_subscriptions_to_one_topic_do_not_refuse_each_others_messages() -> None:
-    """The same message comes to both, and is no replay."""
+    """Both receive the same message, which is no replay."""
     sealed = Sealer(ALICE, now_ms=1).seal(b"1", BOB.public_key, topic="orders", now_ms=1)
     async with (
         Peer() as peer,
@@ -113,11 +114,11 @@ async def test_two_subscriptions_to_one_topic_do_not_refuse_each_others_messages
         assert b"1" == (await anext(two)).payload
 
 
-async def test_nor_after_one_that_could_not_be_opened() -> None:
-    """Though it was told twice that it ended."""
+async def test_a_failed_subscription_does_not_disturb_later_ones() -> None:
+    """Even if it is closed once more after its failure."""
     sealed = Sealer(ALICE, now_ms=1).seal(b"1", BOB.public_key, topic="orders", now_ms=1)
     async with Peer() as peer, braidmq.connect(peer.url, private_key=BOB) as client:
-        peer.once(messages.SUBSCRIBE, refusing("SERVER_ERROR"))
+        peer.once(messages.SUBSCRIBE, peer.refusing("SERVER_ERROR"))
         failed = client.subscribe("orders")
         with pytest.raises(braidmq.SubscriptionRefused):
             await failed
@@ -131,7 +132,7 @@ async def test_nor_after_one_that_could_not_be_opened() -> None:
 
 
 async def test_a_message_for_another_topic_or_schema_is_refused() -> None:
-    """What the relay says must be what was sealed in; without envelopes, what was asked for."""
+    """The relay must name what was sealed; without envelopes, the subscription's topic."""
     async with Peer() as peer, subscribed(peer) as subscription:
         sealer = Sealer(ALICE, now_ms=1)
         for topic, schema in (("others", ""), ("orders", "our.Own")):
@@ -143,7 +144,7 @@ async def test_a_message_for_another_topic_or_schema_is_refused() -> None:
 
 
 async def test_envelopes_can_be_required() -> None:
-    """Then what has none is refused, the gateway's messages too."""
+    """Then messages without one are refused, those of the gateway included."""
     async with Peer() as peer, subscribed(peer, envelope=True) as subscription:
         peer.offer("orders", b"1")
         show(peer, ALICE.seal(b"2", BOB.public_key), ALICE.public_key)
@@ -156,15 +157,15 @@ async def test_envelopes_can_be_required() -> None:
         assert {"envelope": 3} == subscription.refused
 
 
-@pytest.mark.parametrize("asked", ["", "control.Command"])
-async def test_what_breaks_its_schema_is_kept_apart(asked: str) -> None:
-    """The subscription's schema, or else the message's: it is not given out, and not gone."""
-    async with Peer() as peer, subscribed(peer, schema=asked) as subscription:
+@pytest.mark.parametrize("requested", ["", "control.Command"])
+async def test_a_message_that_violates_its_schema_is_quarantined(requested: str) -> None:
+    """The subscription's schema, or else the message's; it is kept but not delivered."""
+    async with Peer() as peer, subscribed(peer, schema=requested) as subscription:
         good, bad = b'{"action": "on"}', b'{"action": ""}'
-        said = "" if asked else "control.Command"
+        schema = "" if requested else "control.Command"
         for payload in (bad, good):
             sealed = ALICE.seal(payload, BOB.public_key)
-            show(peer, sealed, ALICE.public_key, schema=said)
+            show(peer, sealed, ALICE.public_key, schema=schema)
 
         assert good == (await anext(subscription)).payload
         assert {"schema": 1} == subscription.refused
@@ -173,11 +174,11 @@ async def test_what_breaks_its_schema_is_kept_apart(asked: str) -> None:
         ]
         (subscribe,) = peer.lines[SUBSCRIBED].of(messages.SUBSCRIBE)
         assert isinstance(subscribe, Subscribe)
-        assert (asked, BOB.public_key) == (subscribe.schema_id, subscribe.public_key)
+        assert (requested, BOB.public_key) == (subscribe.schema_id, subscribe.public_key)
 
 
 async def test_the_quarantine_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A publisher of nonsense fills no memory; the newest are kept."""
+    """Invalid messages do not fill the memory; the newest are kept."""
     monkeypatch.setattr(module, "QUARANTINE_MAX", 2)
     async with Peer() as peer, subscribed(peer, schema="control.Command") as subscription:
         peer.offer("orders", b"1", b"2", b"3", b'{"action": "on"}')

@@ -1,7 +1,7 @@
-"""Boxes that somebody on the way has worked on: not one of ten thousand opens.
+"""Forged boxes: not one of ten thousand opens.
 
-Whoever works on them has what a relay has: every box that anybody has sent, and no key. One
-seed makes every box and every change to it, so that one that opened could be looked at again.
+The attacker is a relay: it has seen every box that was sent, and has no key. A fixed seed
+determines every box and every change, so that a forgery that opened could be reproduced.
 """
 
 from collections import Counter
@@ -25,12 +25,12 @@ SCHEMA: Final = "sensor.Temperature"
 NOW_MS: Final = 1_700_000_000_000
 
 BOXES: Final = 800
-"""Fewer than a replay window, so that all can be taken in the end."""
+"""Fewer than a replay window holds, so that all can be accepted in the end."""
 
-WAYS: Final = ((ALICE, BOB), (ALICE, BOB), (BOB, ALICE), (EVE, BOB))
+ROUTES: Final = ((ALICE, BOB), (ALICE, BOB), (BOB, ALICE), (EVE, BOB))
 
 Tamper = Callable[[bytes, bytes, Random], bytes]
-"""A box, another one of as many bytes, and dice: to something that nobody has sealed."""
+"""Turn a box, another one of the same size, and random numbers into a forgery."""
 
 
 SEALING: Final = {
@@ -39,12 +39,12 @@ SEALING: Final = {
 
 
 def seal(sender: KeyPair, recipient: KeyPair, plaintext: bytes, rng: Random) -> bytes:
-    """Seal with a nonce that the seed decides; the key pairs themselves throw real dice."""
+    """Seal with a nonce from the seed; the key pairs themselves use random nonces."""
     nonce = rng.randbytes(NONCE_BYTES)
     return SEALING[sender].seal(plaintext, recipient.public_key, nonce=nonce)
 
 
-def bits_turned(sealed: bytes, _: bytes, rng: Random) -> bytes:
+def bits_flipped(sealed: bytes, _: bytes, rng: Random) -> bytes:
     data = bytearray(sealed)
     for bit in rng.sample(range(8 * len(data)), rng.randint(1, 8)):
         data[bit // 8] ^= 1 << bit % 8
@@ -79,7 +79,7 @@ def nonce_made_up(sealed: bytes, _: bytes, rng: Random) -> bytes:
     return rng.choice((bytes, rng.randbytes))(NONCE_BYTES) + sealed[NONCE_BYTES:]
 
 
-def nonce_turned(sealed: bytes, _: bytes, rng: Random) -> bytes:
+def nonce_rotated(sealed: bytes, _: bytes, rng: Random) -> bytes:
     by = rng.randrange(1, NONCE_BYTES)
     return sealed[by:NONCE_BYTES] + sealed[:by] + sealed[NONCE_BYTES:]
 
@@ -98,7 +98,7 @@ def middle_of_another(sealed: bytes, other: bytes, rng: Random) -> bytes:
     return sealed[:start] + other[start:end] + sealed[end:]
 
 
-def bytes_exchanged(sealed: bytes, _: bytes, rng: Random) -> bytes:
+def bytes_swapped(sealed: bytes, _: bytes, rng: Random) -> bytes:
     data = bytearray(sealed)
     one, two = rng.sample(range(len(data)), 2)
     data[one], data[two] = data[two], data[one]
@@ -110,12 +110,12 @@ def part_blanked(sealed: bytes, _: bytes, rng: Random) -> bytes:
     return sealed[:start] + bytes(end - start) + sealed[end:]
 
 
-def one_byte_worked_on(sealed: bytes, _: bytes, rng: Random) -> bytes:
+def mutated_once(sealed: bytes, _: bytes, rng: Random) -> bytes:
     return mutated(sealed, rng)
 
 
 TAMPERS: Final[tuple[Tamper, ...]] = (
-    bits_turned,
+    bits_flipped,
     end_cut_off,
     beginning_cut_off,
     extended,
@@ -123,25 +123,25 @@ TAMPERS: Final[tuple[Tamper, ...]] = (
     followed_by_another,
     nonce_of_another,
     nonce_made_up,
-    nonce_turned,
+    nonce_rotated,
     tag_of_another,
     spliced,
     middle_of_another,
-    bytes_exchanged,
+    bytes_swapped,
     part_blanked,
-    one_byte_worked_on,
+    mutated_once,
 )
 
 
 class Traffic:
-    """What a relay has seen: boxes of one size between Alice and Bob, both ways, and Eve's."""
+    """What a relay has seen: boxes of one size between Alice and Bob, and from Eve to Bob."""
 
     def __init__(self, plaintext: Callable[[KeyPair, int], bytes]) -> None:
         self.rng = Random(SEED)
         self.sent: list[tuple[int, bytes]] = []  # by Alice to Bob
         self.boxes: list[bytes] = []
         for number in range(BOXES):
-            sender, recipient = WAYS[number % len(WAYS)]
+            sender, recipient = ROUTES[number % len(ROUTES)]
             box = seal(sender, recipient, plaintext(sender, number), self.rng)
             self.boxes.append(box)
             if sender is ALICE:
@@ -149,12 +149,12 @@ class Traffic:
         assert 1 == len({len(box) for box in self.boxes})
 
     def forged(self, count: int) -> Iterator[tuple[str, bytes]]:
-        """Make *count* boxes that nobody has sealed, no two alike, of each kind as many."""
+        """Yield *count* different forgeries, equally many of each kind."""
         known = set(self.boxes)
         for number in range(count):
             tamper = TAMPERS[number % len(TAMPERS)]
             box = self.boxes[0]
-            while box in known:  # a change can be none, as of a byte for its like
+            while box in known:  # a change may be void, such as swapping equal bytes
                 _, sealed = self.rng.choice(self.sent)
                 box = tamper(sealed, self.rng.choice(self.boxes), self.rng)
             known.add(box)
@@ -166,7 +166,7 @@ def payload(_: KeyPair, number: int) -> bytes:
 
 
 def envelope(sender: KeyPair, number: int) -> bytes:
-    """The bytes of an envelope that its recipient would take."""
+    """Return the bytes of an envelope that its recipient would accept."""
     return write_envelope(
         Envelope(
             sender.public_key,
@@ -185,8 +185,8 @@ def assert_all_kinds(tried: Counter[str]) -> None:
     assert min(tried.values()) >= MUTATIONS // len(TAMPERS)
 
 
-def test_no_payload_opens_that_was_worked_on() -> None:
-    """Each is refused in the one way there is, and the boxes themselves still open."""
+def test_no_forged_payload_opens() -> None:
+    """Every forgery raises NotOpened; the genuine boxes still open."""
     traffic = Traffic(payload)
     tried: Counter[str] = Counter()
     opened = []
@@ -202,8 +202,8 @@ def test_no_payload_opens_that_was_worked_on() -> None:
 
 
 @pytest.mark.parametrize("required", [False, True])
-def test_no_message_is_taken_that_was_worked_on(required: bool) -> None:
-    """Nor does trying spend a number: all of Alice's messages are taken behind them."""
+def test_no_forged_message_is_accepted(required: bool) -> None:
+    """Forgeries use up no sequence number: all of Alice's messages are accepted afterwards."""
     traffic = Traffic(envelope)
     opener = Opener(BOB, trust=None, required=required)
     tried: Counter[str] = Counter()
@@ -221,8 +221,8 @@ def test_no_message_is_taken_that_was_worked_on(required: bool) -> None:
         assert (number, payload(ALICE, number)) == (message.sequence, message.payload)
 
 
-def test_what_was_worked_on_opens_for_nobody_and_from_nobody() -> None:
-    """Whichever of the keys that a relay has seen it puts beside the box."""
+def test_a_forgery_opens_for_no_pair_of_keys() -> None:
+    """Whichever of the known public keys the relay claims as its sender."""
     traffic = Traffic(payload)
     opened = []
     for kind, box in traffic.forged(MUTATIONS // 10):
@@ -235,7 +235,7 @@ def test_what_was_worked_on_opens_for_nobody_and_from_nobody() -> None:
 
 @pytest.mark.parametrize("tamper", TAMPERS, ids=lambda tamper: str(tamper.__name__))
 def test_one_seed_makes_the_same_forgeries(tamper: Tamper) -> None:
-    """A box that opened could be looked at again; another seed makes others."""
+    """So that a forgery that opened could be reproduced; another seed makes others."""
     sealed, other = Traffic(payload).boxes[:2]
     runs = [
         [tamper(sealed, other, rng) for _ in range(50)]

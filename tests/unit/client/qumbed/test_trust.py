@@ -1,4 +1,4 @@
-"""Trust: whose messages are taken."""
+"""Trust lists: whose messages are accepted."""
 
 import json
 import stat
@@ -26,8 +26,8 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
     path.write_bytes(content)
 
 
-def test_pinned_keys_are_believed_on_every_topic_and_no_others() -> None:
-    """The list is the whole truth, and using it changes nothing."""
+def test_only_pinned_keys_are_trusted_on_every_topic() -> None:
+    """Using the list does not change it."""
     pinned = TrustList([ALICE.public_key, BOB.public_key])
 
     for topic in (TOPIC, "other"):
@@ -41,8 +41,8 @@ def test_pinned_keys_are_believed_on_every_topic_and_no_others() -> None:
     assert () == pinned.learned(TOPIC)
 
 
-def test_the_first_on_a_topic_is_believed_there_from_then_on(path: Path) -> None:
-    """Another one is refused there; on another topic it can be the first."""
+def test_the_first_sender_on_a_topic_is_trusted_there(path: Path) -> None:
+    """Another sender is refused there, but may be the first on another topic."""
     first_use = TrustList(first_use=path)
     first_use.admit(ALICE.public_key, TOPIC)
     first_use.admit(EVE.public_key, "other")
@@ -55,8 +55,8 @@ def test_the_first_on_a_topic_is_believed_there_from_then_on(path: Path) -> None
         first_use.admit(ALICE.public_key, "other")
 
 
-def test_what_was_learned_holds_after_a_restart(path: Path) -> None:
-    """Or the second would be the first."""
+def test_learned_senders_survive_a_restart(path: Path) -> None:
+    """Otherwise the second sender would become the first."""
     TrustList(first_use=path).admit(ALICE.public_key, TOPIC)
     again = TrustList(first_use=str(path))
 
@@ -65,8 +65,8 @@ def test_what_was_learned_holds_after_a_restart(path: Path) -> None:
         again.admit(EVE.public_key, TOPIC)
 
 
-def test_to_check_is_not_to_learn(path: Path) -> None:
-    """Before its box is opened a message only claims its sender: no first use for a claim."""
+def test_checking_a_sender_does_not_learn_it(path: Path) -> None:
+    """Until its box is opened, a message only claims its sender."""
     first_use = TrustList(first_use=path)
     first_use.check(EVE.public_key, TOPIC)
 
@@ -75,7 +75,7 @@ def test_to_check_is_not_to_learn(path: Path) -> None:
 
 
 def test_a_topic_can_have_several_first_senders(path: Path) -> None:
-    """As many as are allowed, and a pinned one is not counted."""
+    """As many as allowed; pinned ones are not counted."""
     others = [KeyPair.generate().public_key for _ in range(3)]
     several = TrustList([ALICE.public_key], first_use=path, senders_per_topic=2)
     several.admit(ALICE.public_key, TOPIC)
@@ -87,8 +87,8 @@ def test_a_topic_can_have_several_first_senders(path: Path) -> None:
         several.check(others[2], TOPIC)
 
 
-def test_the_file_says_what_the_drawing_says_and_is_its_owners_only(path: Path) -> None:
-    """Who could write it could be believed."""
+def test_the_trust_file_has_the_documented_format_and_mode(path: Path) -> None:
+    """Only its owner can read and write it."""
     first_use = TrustList(first_use=path)
     first_use.admit(ALICE.public_key, TOPIC)
     first_use.admit(EVE.public_key, "é")
@@ -101,8 +101,8 @@ def test_the_file_says_what_the_drawing_says_and_is_its_owners_only(path: Path) 
     assert [path] == list(path.parent.iterdir())
 
 
-def test_a_sender_that_cannot_be_remembered_is_not_believed(tmp_path: Path) -> None:
-    """After a restart another could be the first; when there is a place, it is believed."""
+def test_a_sender_that_cannot_be_saved_is_not_trusted(tmp_path: Path) -> None:
+    """After a restart another could be the first; once saving works, it is trusted."""
     path = tmp_path / "gone" / "trust.json"
     first_use = TrustList(first_use=path)
 
@@ -114,8 +114,10 @@ def test_a_sender_that_cannot_be_remembered_is_not_believed(tmp_path: Path) -> N
     assert (ALICE.public_key,) == TrustList(first_use=path).learned(TOPIC)
 
 
-def test_what_is_learned_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relay that makes up topics does not make the file grow for ever."""
+def test_the_number_of_learned_senders_is_bounded(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay that makes up topics does not make the file grow forever."""
     monkeypatch.setattr(trust, "LEARNED_MAX", 2)
     first_use = TrustList(first_use=path)
     first_use.admit(ALICE.public_key, "a")
@@ -127,8 +129,8 @@ def test_what_is_learned_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o602])
-def test_a_file_that_is_open_to_others_is_refused(path: Path, mode: int) -> None:
-    """Somebody else may have written into it whom to believe."""
+def test_a_trust_file_accessible_to_others_is_refused(path: Path, mode: int) -> None:
+    """Another user may have added a key to it."""
     write(path, b'{"version": 1, "topics": {}}', mode)
 
     with pytest.raises(KeyRefused, match=r"trust\.json: is accessible to other users"):
@@ -149,10 +151,10 @@ def test_a_file_that_is_open_to_others_is_refused(path: Path, mode: int) -> None
         (b'{"version": 1, "topics": {"t": ["%s"]}}' % (64 * b"0"), "is of low order"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused_and_left(
+def test_a_malformed_trust_file_is_refused_and_left_alone(
     path: Path, content: bytes, problem: str
 ) -> None:
-    """To begin anew would be to believe the next best."""
+    """Starting with an empty list would trust the next sender that comes along."""
     write(path, content)
 
     with pytest.raises(KeyRefused, match=rf"trust\.json: .*{problem}"):
@@ -160,8 +162,8 @@ def test_a_file_that_cannot_be_read_is_refused_and_left(
     assert content == path.read_bytes()
 
 
-def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    """Only a file that is not there is an empty list."""
+def test_a_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    """Only a missing file counts as an empty list."""
     with pytest.raises(KeyRefused, match="is not a file"):
         TrustList(first_use=tmp_path)
     write(tmp_path / "file", b"")
@@ -170,14 +172,14 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [b"", 31 * b"k", bytes(32), with_sign_bit(ALICE.public_key)])
-def test_a_pinned_key_that_cannot_be_one_is_refused(key: bytes) -> None:
-    """A list with a mistake in it is found when it is made."""
+def test_an_invalid_pinned_key_is_refused(key: bytes) -> None:
+    """When the list is made."""
     with pytest.raises(KeyRefused, match="the public key is"):
         TrustList([ALICE.public_key, key])
 
 
-def test_a_list_that_would_refuse_everybody_is_a_mistake(path: Path) -> None:
-    """Nobody means that."""
+def test_a_list_that_would_refuse_every_sender_is_an_error(path: Path) -> None:
+    """It is certainly a mistake."""
     with pytest.raises(InvalidArgument, match="a trust list needs pinned keys"):
         TrustList()
     with pytest.raises(InvalidArgument, match="senders_per_topic must be at least 1"):

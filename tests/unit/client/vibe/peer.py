@@ -1,4 +1,4 @@
-"""A Vibe server for tests: left alone, a small, honest, memory-only broker (dialect 1.1)."""
+"""A Vibe server for tests: unless scripted, a small, honest, in-memory broker (dialect 1.1)."""
 
 import asyncio
 import json
@@ -24,13 +24,13 @@ _REPLIES = {
 def frame(
     kind: int, message_id: str, queue: str = "", payload: bytes = b"", **headers: str
 ) -> bytes:
-    """Return a frame as a broker sends it, raw."""
+    """Return an uncompressed frame as a broker sends it."""
     body = messages.write_body(kind, message_id, queue, payload, headers, with_errors=False)
     return frames.encode(frames.DIALECT_1_1, body)
 
 
 def error_frame(message_id: str, code: str, text: str) -> bytes:
-    """Return an Error."""
+    """Return an Error frame."""
     body = messages.write_body(
         messages.ERROR, message_id, error_code=code, error_message=text, with_errors=True
     )
@@ -43,11 +43,11 @@ class Line(peer.Line[Body]):
     compression = frames.RAW
 
     def types(self) -> list[int]:
-        """Return the types of the messages seen, in order."""
+        """Return the types of the received messages, in order."""
         return [body.type for body in self.seen]
 
     def of(self, kind: int) -> list[Body]:
-        """Return the messages of a type."""
+        """Return the received messages of a type."""
         return [body for body in self.seen if body.type == kind]
 
     def answer(
@@ -65,7 +65,7 @@ class Line(peer.Line[Body]):
 
 
 class Queue:
-    """One queue, and its one consumer."""
+    """A queue with at most one consumer."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -78,13 +78,15 @@ class Queue:
 
 
 class Peer(peer.ScriptedPeer[Line, Body]):
-    """The server; use it with `async with`."""
+    """The scripted server; use it with `async with`."""
 
     greeting = messages.CONNECT
     ping = messages.PING
     subscribe = messages.SUBSCRIBE
     unsubscribe = messages.UNSUBSCRIBE
+    publishing = messages.PUBLISH
     confirming = messages.PUBLISH
+    permanent = ("AUTH_FAILED",)
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         super().__init__(tls=tls, port=port)
@@ -94,40 +96,44 @@ class Peer(peer.ScriptedPeer[Line, Body]):
 
     @property
     def url(self) -> str:
-        """Where the peer listens, with its key."""
+        """The peer's URL, API key included."""
         return f"vibe://{KEY}@127.0.0.1:{self.port}"
 
-    def refuse(self, kind: int, code: str, text: str = "because") -> None:
-        """Refuse messages of a type from now on."""
-        self.script(kind, refusing(code, text))
+    def refusing(self, code: int | str, text: str = "because") -> Callable[..., None]:
+        """Return a script that answers with an Error."""
+
+        def script(line: Line, body: Body) -> None:
+            line.send(error_frame(body.id, str(code), text))
+
+        return script
 
     def put(self, name: str, *payloads: bytes, **headers: str) -> None:
-        """Make messages ready in a queue."""
+        """Make messages available in a queue."""
         queue = self.queue(name)
         for payload in payloads:
             number = len(queue.attempts) + 1
             self._enqueue(queue, f"{name}-{number}", payload, headers)
 
     def queue(self, name: str) -> Queue:
-        """Return the queue, made if need be."""
+        """Return the queue, created if necessary."""
         return self.queues.setdefault(name, Queue(name))
 
     def payloads(self) -> list[bytes]:
-        """Return what was published, in order."""
+        """Return the published payloads, in order."""
         return [body.payload for body in self.published]
 
     def offer(self, name: str, *payloads: bytes) -> None:
-        """Make messages ready for whoever has subscribed to a name."""
+        """Make messages available to the subscribers of a queue."""
         self.put(name, *payloads)
 
     # --- the honest broker ------------------------------------------------------------------
 
     def line(self, writer: asyncio.StreamWriter) -> Line:
-        """Return a new line."""
+        """Wrap an accepted connection."""
         return Line(writer, fragments=self.fragments)
 
     def reader(self) -> Callable[[bytes], Iterator[Body]]:
-        """Return what reads the messages of one line."""
+        """Return a message decoder for one connection."""
         decoder = frames.FrameDecoder()
 
         def read(data: bytes) -> Iterator[Body]:
@@ -140,17 +146,17 @@ class Peer(peer.ScriptedPeer[Line, Body]):
         return read
 
     def kind(self, frame: Body) -> int:
-        """Return the message's type."""
+        """Return the type of the message."""
         return frame.type
 
     def gone(self, line: Line) -> None:
-        """Take back what the line held."""
+        """Requeue the deliveries of a closed connection."""
         for queue in self.queues.values():
             if queue.line is line:
-                self._take_back(queue)
+                self._requeue(queue)
 
     def handle(self, line: Line, frame: Body) -> None:
-        """Do what an honest broker does, or the script."""
+        """Run the script for this message type, or act as an honest broker."""
         if frame.type in self.scripts:
             self.scripts[frame.type](line, frame)
         elif frame.type == messages.CONNECT:
@@ -165,13 +171,13 @@ class Peer(peer.ScriptedPeer[Line, Body]):
             self._manage(line, frame)
 
     def _connect(self, line: Line, body: Body) -> None:
-        said = body.headers
-        known = said.get("authToken") == KEY or (
-            said.get("authUsername") == USER and said.get("authPassword") == PASSWORD
+        headers = body.headers
+        known = headers.get("authToken") == KEY or (
+            headers.get("authUsername") == USER and headers.get("authPassword") == PASSWORD
         )
         if not known:
             line.send(error_frame(body.id, "AUTH_FAILED", "unknown"))
-        elif "supported-compression" in said:
+        elif "supported-compression" in headers:
             line.answer(
                 body, messages.CONNECT_ACK, headers={"negotiated-compression": "brotli"}
             )
@@ -189,7 +195,7 @@ class Peer(peer.ScriptedPeer[Line, Body]):
             queue.line, queue.prefetch = line, int(body.headers["prefetch"])
             self._push(queue)
         else:
-            self._take_back(queue)
+            self._requeue(queue)
 
     def _ack(self, body: Body) -> None:
         self.acked.append(body)
@@ -221,7 +227,7 @@ class Peer(peer.ScriptedPeer[Line, Body]):
         queue.ready.append((message_id, payload, headers))
         self._push(queue)
 
-    def _take_back(self, queue: Queue) -> None:
+    def _requeue(self, queue: Queue) -> None:
         queue.line = None
         queue.ready.extendleft(reversed(queue.in_flight))
         queue.in_flight.clear()
@@ -231,34 +237,25 @@ class Peer(peer.ScriptedPeer[Line, Body]):
             message_id, payload, headers = item = queue.ready.popleft()
             queue.in_flight.append(item)
             queue.attempts[message_id] += 1
-            told = {**headers, "deliveryAttempts": str(queue.attempts[message_id])}
-            queue.line.send(frame(messages.DELIVER, message_id, queue.name, payload, **told))
-
-
-def refusing(code: str, text: str = "because") -> Callable[[Line, Body], None]:
-    """Script: refuse with *code*."""
-
-    def script(line: Line, body: Body) -> None:
-        line.send(error_frame(body.id, code, text))
-
-    return script
+            headers = {**headers, "deliveryAttempts": str(queue.attempts[message_id])}
+            queue.line.send(frame(messages.DELIVER, message_id, queue.name, payload, **headers))
 
 
 def facts(body: Body) -> QueueFacts:
-    """Return what a CreateQueue asks for, with defaults."""
-    asked = read_options(body.headers, body.payload)
+    """Return the queue that a CreateQueue declares, with defaults."""
+    options = read_options(body.headers, body.payload)
     return QueueFacts(
         name=body.queue,
         waiting=3,
         in_flight=2,
         subscribers=1,
-        mode=asked.mode or 0,
-        max_size=asked.max_size,
+        mode=options.mode or 0,
+        max_size=options.max_size,
         created_us=1_700_000_000_000_000,
-        ttl_ms=asked.ttl_ms,
-        dead_letters=asked.dead_letters is not False,
-        dead_letter_name=asked.dead_letter_name,
-        overflow=3 if asked.overflow is None else asked.overflow,
-        max_attempts=asked.max_attempts or 3,
-        durable=asked.durable is not False,
+        ttl_ms=options.ttl_ms,
+        dead_letters=options.dead_letters is not False,
+        dead_letter_name=options.dead_letter_name,
+        overflow=3 if options.overflow is None else options.overflow,
+        max_attempts=options.max_attempts or 3,
+        durable=options.durable is not False,
     )

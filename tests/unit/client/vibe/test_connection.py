@@ -1,4 +1,4 @@
-"""One connection that speaks Vibe as a client."""
+"""One Vibe connection, on the client's side."""
 
 import asyncio
 import logging
@@ -28,14 +28,13 @@ from tests.unit.client.vibe.peer import (
     Peer,
     error_frame,
     frame,
-    refusing,
 )
 
 pytestmark = pytest.mark.asyncio
 
 
-class Keeping(Receiver):
-    """A receiver that keeps what it gets."""
+class KeepingReceiver(Receiver):
+    """A receiver that keeps the messages it gets."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, str, bytes]] = []
@@ -68,7 +67,7 @@ async def connected(
         await connection.close()
 
 
-def sealed(message_id: str, payload: bytes = b"1") -> Post:
+def post(message_id: str, payload: bytes = b"1") -> Post:
     body = messages.write_body(
         messages.PUBLISH, message_id, "orders", payload, with_errors=False
     )
@@ -82,10 +81,10 @@ def sealed(message_id: str, payload: bytes = b"1") -> Post:
         ("ada:s:e%40cret", {"authUsername": USER, "authPassword": PASSWORD}),
     ],
 )
-async def test_a_token_or_a_user_with_a_password(
+async def test_connect_carries_a_token_or_a_user_with_a_password(
     userinfo: str, headers: dict[str, str]
 ) -> None:
-    """One Connect, raw and in dialect 1.1, says who we are and offers nothing unasked."""
+    """One uncompressed Connect of dialect 1.1; by default it offers no compression."""
     async with Peer() as peer, connected(peer, url=f"vibe://{userinfo}@127.0.0.1:{peer.port}"):
         (connect,) = peer.lines[0].seen
 
@@ -97,7 +96,7 @@ async def test_a_token_or_a_user_with_a_password(
     [("AUTH_FAILED", AuthenticationFailed), ("SERVER_ERROR", ConnectionFailed)],
 )
 async def test_a_refused_connect_says_why(code: str, error: type[ConnectionFailed]) -> None:
-    """Only an unknown principal is a matter of the key; the text never repeats it."""
+    """Only AUTH_FAILED is an authentication error; the text never contains the key."""
     async with Peer() as peer:
         peer.refuse(messages.CONNECT, code)
         with pytest.raises(ConnectionFailed, match=f"{code} because") as caught:
@@ -110,8 +109,8 @@ async def test_a_refused_connect_says_why(code: str, error: type[ConnectionFaile
 
 @pytest.mark.parametrize("offered", [True, False])
 async def test_bodies_are_compressed_when_both_sides_want_it(offered: bool) -> None:
-    """From 1 KiB on, in both directions; without the option nothing is offered."""
-    receiver = Keeping()
+    """In both directions; without the option the client does not offer it."""
+    receiver = KeepingReceiver()
     large = b'"' + b"x" * 100_000 + b'"'
     async with (
         Peer() as peer,
@@ -122,12 +121,12 @@ async def test_bodies_are_compressed_when_both_sides_want_it(offered: bool) -> N
         await receiver.batches.get()
         write = connection.send
 
-        def noting(*parts: bytes) -> None:
+        def recording(*parts: bytes) -> None:
             sent.extend(map(len, parts))
             write(*parts)
 
-        connection.send = noting  # type: ignore[method-assign] # to see what goes out
-        await connection.post([sealed("m-1", large)]).done
+        connection.send = recording  # type: ignore[method-assign] # to see what is sent
+        await connection.post([post("m-1", large)]).done
 
         assert offered == ("supported-compression" in peer.lines[0].seen[0].headers)
         assert offered == (sent[0] < 10_000)
@@ -135,12 +134,12 @@ async def test_bodies_are_compressed_when_both_sides_want_it(offered: bool) -> N
         assert [large] == [payload for _, _, payload in receiver.messages]
 
 
-async def test_answers_find_their_requests_in_any_order() -> None:
-    """An answer is told by its id."""
+async def test_answers_are_matched_to_requests_in_any_order() -> None:
+    """They are matched by id."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(messages.PUBLISH)
-        first = connection.post([sealed("a"), sealed("b")])
-        second = connection.post([sealed("c")])
+        first = connection.post([post("a"), post("b")])
+        second = connection.post([post("c")])
         await peer.until(lambda: len(peer.held) == 3)
         for message_id in ("c", "b"):
             peer.lines[0].send(frame(messages.PUBLISH_ACK, message_id))
@@ -156,27 +155,27 @@ async def test_answers_find_their_requests_in_any_order() -> None:
         assert VibeConnection.refusal_of(stored) is None
 
 
-async def test_a_broken_connection_loses_what_was_not_answered() -> None:
-    """What was answered before stays answered; afterwards nothing is asked any more."""
+async def test_a_broken_connection_fails_unanswered_requests() -> None:
+    """Earlier answers are kept; later requests fail at once."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(messages.PUBLISH)
-        replies = connection.post([sealed("a"), sealed("b")])
-        given_up = connection.post([sealed("c")])
-        given_up.done.cancel()
+        replies = connection.post([post("a"), post("b")])
+        cancelled = connection.post([post("c")])
+        cancelled.done.cancel()
         await peer.until(lambda: len(peer.held) == 3)
         peer.lines[0].send(frame(messages.PUBLISH_ACK, "a"))
         peer.lines[0].hang_up()
 
         assert not await replies.done
         assert [True, False] == [answer is not None for answer in replies.answers]
-        assert not await connection.post([sealed("d")]).done
+        assert not await connection.post([post("d")]).done
         assert await connection.post([]).done
         with pytest.raises(ConnectionLost):
             await connection.ask(asking(messages.LIST_QUEUES))
 
 
 async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
-    """Also when the broker is alive otherwise: nobody waits for ever."""
+    """Even if the broker is alive otherwise: no request waits forever."""
     async with Peer() as peer:
         options = Options(answer_timeout=0.05, keepalive=0.01)
         async with connected(peer, options) as connection:
@@ -186,12 +185,12 @@ async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
             await peer.until(lambda: not peer.open_lines())
 
 
-async def test_a_publish_may_wait_for_room_while_the_broker_answers_pings() -> None:
-    """A full queue holds its publishers back; that is not a dead broker."""
+async def test_a_publish_may_stay_unanswered_while_the_broker_answers_pings() -> None:
+    """A full queue blocks its publishers; the broker is not dead."""
     options = Options(answer_timeout=0.2, keepalive=60)
     async with Peer() as peer, connected(peer, options) as connection:
         peer.hold(messages.PUBLISH)
-        replies = connection.post([sealed("a")])
+        replies = connection.post([post("a")])
         await peer.until(lambda: peer.count(messages.PING) >= 3)
 
         assert not connection.is_lost
@@ -199,8 +198,8 @@ async def test_a_publish_may_wait_for_room_while_the_broker_answers_pings() -> N
         assert await replies.done
 
 
-async def test_new_questions_do_not_hide_that_old_ones_are_not_answered() -> None:
-    """A publisher that goes on and on still finds out that the broker is dead."""
+async def test_new_requests_do_not_hide_unanswered_old_ones() -> None:
+    """A publisher that never pauses still notices a dead broker."""
     async with Peer() as peer, connected(peer, Options(answer_timeout=0.05)) as connection:
         peer.script(messages.PUBLISH, ignore)
         peer.script(messages.PING, ignore)
@@ -208,14 +207,14 @@ async def test_new_questions_do_not_hide_that_old_ones_are_not_answered() -> Non
         async with asyncio.timeout(10):
             while not connection.is_lost:
                 number += 1
-                connection.post([sealed(str(number))])
+                connection.post([post(str(number))])
                 await asyncio.sleep(0)
 
         assert "no answer within" in str(connection.lost())
 
 
-async def test_leaving_is_announced() -> None:
-    """So that what we hold goes back without being counted against the messages."""
+async def test_closing_sends_a_disconnect() -> None:
+    """The broker then requeues unacknowledged messages without counting an attempt."""
     async with Peer() as peer:
         async with connected(peer):
             pass
@@ -224,8 +223,8 @@ async def test_leaving_is_announced() -> None:
         assert messages.DISCONNECT == peer.lines[0].types()[-1]
 
 
-async def test_a_broker_that_takes_leave_is_gone() -> None:
-    """Its Disconnect is the end, whoever closes the socket first."""
+async def test_a_disconnect_from_the_broker_ends_the_connection() -> None:
+    """Whichever side closes the socket first."""
     async with Peer() as peer, connected(peer) as connection:
         peer.script(messages.PING, lambda line, _: line.send(frame(messages.DISCONNECT, "x")))
 
@@ -248,7 +247,7 @@ async def test_a_broker_that_takes_leave_is_gone() -> None:
     ids=["length", "flags", "size", "layout", "version", "publish", "ack"],
 )
 async def test_noise_ends_the_connection(noise: bytes) -> None:
-    """A broker that breaks the protocol is not listened to any longer."""
+    """The client hangs up on a broker that violates the protocol."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(messages.PING)
         _, reached = connection.fence()
@@ -261,7 +260,7 @@ async def test_noise_ends_the_connection(noise: bytes) -> None:
 
 @pytest.mark.parametrize("stray", ["0", "999", "x", "", "²", "1" * 100, 5000 * "9"])
 async def test_a_stray_pong_confirms_nothing(stray: str) -> None:
-    """Only the Pong with the Ping's own id is its answer."""
+    """A Pong answers only the Ping with the same id."""
     async with Peer() as peer, connected(peer) as connection:
         peer.hold(messages.PING)
         _, reached = connection.fence()
@@ -274,12 +273,12 @@ async def test_a_stray_pong_confirms_nothing(stray: str) -> None:
         assert await reached
 
 
-async def test_a_refusal_that_nobody_waits_for_is_logged(
+async def test_a_refusal_without_a_waiter_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing that the broker says is swallowed."""
+    """The client swallows no answer of the broker."""
     async with Peer() as peer, connected(peer) as connection:
-        peer.script(messages.ACK, refusing("INVALID_MESSAGE", "odd"))
+        peer.refuse(messages.ACK, "INVALID_MESSAGE", "odd")
         with caplog.at_level(logging.WARNING, "braidmq.client"):
             connection.tell(messages.ACK, "m-1", "orders", None)
             await connection.settle()
@@ -287,9 +286,9 @@ async def test_a_refusal_that_nobody_waits_for_is_logged(
         assert ["refused by the broker: INVALID_MESSAGE odd"] == caplog.messages
 
 
-async def test_deliveries_come_whole_whatever_the_segments() -> None:
-    """Bytes that come one by one make the same messages; one read announces them once."""
-    receiver = Keeping()
+async def test_deliveries_are_reassembled_from_any_segments() -> None:
+    """Bytes that arrive one by one make the same messages."""
+    receiver = KeepingReceiver()
     async with Peer() as peer:
         peer.fragments = True
         async with connected(peer, receiver=receiver) as connection:
@@ -302,9 +301,9 @@ async def test_deliveries_come_whole_whatever_the_segments() -> None:
         assert [("a", "orders", b"1"), ("b", "température", b"")] == receiver.messages
 
 
-async def test_a_delivery_with_more_headers_than_a_publisher_may_send_is_taken() -> None:
-    """The broker adds its own to the hundred that the publisher may have given."""
-    receiver = Keeping()
+async def test_a_delivery_may_have_more_headers_than_a_publish() -> None:
+    """The broker adds its own to the hundred that a publisher may set."""
+    receiver = KeepingReceiver()
     async with Peer() as peer, connected(peer, receiver=receiver):
         headers = {f"h{number}": "" for number in range(102)}
         peer.lines[0].send(frame(messages.DELIVER, "a", "orders", b"1", **headers))
@@ -312,16 +311,16 @@ async def test_a_delivery_with_more_headers_than_a_publisher_may_send_is_taken()
         assert 1 == await receiver.batches.get()
 
 
-async def test_a_delivery_without_a_taker_is_dropped() -> None:
-    """A publisher's connection has nothing to do with deliveries."""
+async def test_a_delivery_on_a_publishing_connection_is_dropped() -> None:
+    """Without a subscription there is no handler for it."""
     async with Peer() as peer, connected(peer) as connection:
         peer.lines[0].send(frame(messages.DELIVER, "a", "orders", b"1"))
 
         assert await connection.settle()
 
 
-async def test_an_error_in_the_handshake_is_no_word_on_anything_else() -> None:
-    """A line that dies in the handshake leaves nobody waiting."""
+async def test_an_unrelated_error_in_the_handshake_fails_the_connection() -> None:
+    """If the connection then breaks, the caller is not left waiting."""
 
     def refuse_and_die(line: Line, body: Body) -> None:
         line.send(error_frame("err-1", "INVALID_MESSAGE", "no"))

@@ -1,4 +1,4 @@
-"""What a Vibe publisher sends."""
+"""Publishing over Vibe: bodies, headers, priorities, queue names."""
 
 from itertools import count
 
@@ -22,14 +22,14 @@ def posting(headers: dict[str, str] | None = None, priority: int | None = None) 
     )
 
 
-def read(sealed: Post) -> messages.Body:
-    return messages.read_body(sealed.data)
+def read(post: Post) -> messages.Body:
+    return messages.read_body(post.data)
 
 
-def test_a_sealed_message_is_a_publish() -> None:
-    """Queue, payload and headers are in their places, and the id is the message's."""
-    sealed = posting({"trace": "7", "empty": ""}).lay_out(b'{"n": 1}')
-    body = read(sealed)
+def test_a_post_holds_a_publish() -> None:
+    """With id, queue, payload and headers in their places."""
+    post = posting({"trace": "7", "empty": ""}).lay_out(b'{"n": 1}')
+    body = read(post)
 
     assert (
         messages.PUBLISH,
@@ -46,12 +46,12 @@ def test_a_sealed_message_is_a_publish() -> None:
         body.headers,
         body.fault,
     )
-    assert sealed.id == body.id
-    assert len(sealed) == len(sealed.data)
+    assert post.id == body.id
+    assert len(post) == len(post.data)
 
 
-def test_every_message_has_an_id_of_its_own() -> None:
-    """Consumers see it."""
+def test_every_message_has_its_own_id() -> None:
+    """Consumers see that id."""
     one = posting()
 
     assert ["p-1", "p-2"] == [one.lay_out(b"1").id, one.lay_out(b"2").id]
@@ -61,19 +61,19 @@ def test_every_message_has_an_id_of_its_own() -> None:
     "payload",
     [b"hello", b"{", b"NaN", b"'1'", b"\xff", b" ", b"[" * 65 + b"]" * 65, b"1 2"],
 )
-def test_bytes_that_are_not_json_are_refused_here(payload: bytes) -> None:
-    """The broker would refuse them; the text says what is asked for and repeats nothing."""
+def test_a_payload_that_is_not_json_is_refused_by_the_client(payload: bytes) -> None:
+    """The broker would refuse it; the error does not quote the payload."""
     with pytest.raises(InvalidArgument, match="a payload on Vibe is JSON"):
         posting().lay_out(payload)
 
 
 @pytest.mark.parametrize("payload", [b"1", b'"x"', b"null", b" {} ", b"1e999", b'"\\ud800"'])
 def test_json_is_relayed_byte_for_byte(payload: bytes) -> None:
-    """What it means is not judged."""
+    """The client does not interpret it."""
     assert payload == read(posting().lay_out(payload)).payload
 
 
-def test_an_empty_payload_is_an_absent_one() -> None:
+def test_an_empty_payload_means_no_payload() -> None:
     """Vibe has messages without a payload."""
     assert b"" == read(posting().lay_out(b"")).payload
 
@@ -82,8 +82,8 @@ def test_an_empty_payload_is_an_absent_one() -> None:
     ("priority", "name"),
     [(0, "Low"), (Priority.NORMAL, "Normal"), (2, "High"), (3, "Critical")],
 )
-def test_priorities_travel_by_name(priority: int, name: str) -> None:
-    """As a header, beside those that were given."""
+def test_priorities_are_sent_by_name(priority: int, name: str) -> None:
+    """As a header, beside the caller's own headers."""
     headers = {"trace": "7", "priority": "odd"}
 
     assert {"trace": "7", "priority": name} == read(
@@ -94,7 +94,7 @@ def test_priorities_travel_by_name(priority: int, name: str) -> None:
 
 @pytest.mark.parametrize("priority", [-1, 4])
 def test_other_priorities_are_refused(priority: int) -> None:
-    """The text lists those that there are."""
+    """The error lists the valid ones."""
     with pytest.raises(InvalidArgument, match="0 Low, 1 Normal, 2 High, 3 Critical"):
         posting(priority=priority)
 
@@ -111,21 +111,21 @@ def test_other_priorities_are_refused(priority: int) -> None:
         ({str(number): "" for number in range(101)}, "101, at most 100"),
     ],
 )
-def test_headers_that_cannot_travel_are_refused(headers: dict[str, str], text: str) -> None:
-    """So that the broker need not say so, or hang up."""
+def test_headers_that_cannot_be_sent_are_refused(headers: dict[str, str], text: str) -> None:
+    """The broker would refuse them or hang up."""
     with pytest.raises(InvalidArgument, match=text):
         posting(headers)
 
 
-def test_headers_up_to_the_limits_travel() -> None:
+def test_headers_up_to_the_limits_are_sent() -> None:
     """The limits themselves are legal."""
     headers = {str(number): "" for number in range(99)} | {"x": "v" * 65_535}
 
     assert "" == read(posting(headers).lay_out(b"1")).fault
 
 
-def test_a_message_may_fill_a_body_but_for_what_delivery_adds() -> None:
-    """One byte more would make the broker hang up, so it is refused here."""
+def test_a_message_may_fill_a_body_except_for_what_delivery_adds() -> None:
+    """The client refuses one byte more, which would make the broker hang up."""
     around = len(posting().lay_out(b"").data)
     largest = b"1" * (BODY_BYTES_MAX - around)
 
@@ -135,13 +135,13 @@ def test_a_message_may_fill_a_body_but_for_what_delivery_adds() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 257, "a\n", "½", "😀", "\ud800"])
-def test_what_is_no_queue_is_not_sent(name: str) -> None:
-    """A queue's name is letters, digits, hyphens, underscores and dots."""
+def test_an_invalid_queue_name_is_refused(name: str) -> None:
+    """A queue name consists of letters, digits, hyphens, underscores and dots."""
     with pytest.raises(InvalidArgument, match="a queue name"):
         check_queue(name)
 
 
 @pytest.mark.parametrize("name", ["x", "x" * 256, "température.été-1_٣"])
-def test_queues_up_to_the_limit_are_sent(name: str) -> None:
-    """Of any alphabet."""
+def test_queue_names_up_to_the_limit_are_accepted(name: str) -> None:
+    """In any alphabet."""
     check_queue(name)

@@ -1,4 +1,4 @@
-"""Queues as the client declares and reads them."""
+"""Queue declarations and queue info on the client's side."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -13,13 +13,13 @@ from braidmq.wire.vibe.frames import DIALECT_1_0, DIALECT_1_1
 from braidmq.wire.vibe.queue_options import QueueFacts, read_options, write_info
 
 
-def test_nothing_given_asks_for_nothing() -> None:
-    """What is not said is the broker's choice."""
+def test_omitted_options_are_not_sent() -> None:
+    """The broker chooses their values."""
     assert {} == declaration(QueueOptions())
 
 
-def test_the_broker_reads_what_was_declared() -> None:
-    """Each option arrives as what it is."""
+def test_the_broker_reads_the_declared_options() -> None:
+    """Each option arrives with its value."""
     declared = QueueOptions(
         mode="priority_based",
         max_size=10,
@@ -57,8 +57,12 @@ def test_the_broker_reads_what_was_declared() -> None:
         ("dead_letter_name", "a b", "a queue name"),
     ],
 )
-def test_what_no_queue_can_be_is_refused_here(option: str, value: Any, text: str) -> None:  # noqa: ANN401 - each option has its own type
-    """The text names the option as it was given."""
+def test_invalid_queue_options_are_refused_by_the_client(
+    option: str,
+    value: Any,  # noqa: ANN401 - each option has its own type
+    text: str,
+) -> None:
+    """The error names the option as the caller wrote it."""
     with pytest.raises(InvalidArgument, match=text):
         declaration(QueueOptions()._replace(**{option: value}))
 
@@ -68,10 +72,10 @@ def test_what_no_queue_can_be_is_refused_here(option: str, value: Any, text: str
     ("ttl_ms", "ttl", "max_size", "name"),
     [(None, None, None, None), (90_061_500, 90_061.5, 7, "graves")],
 )
-def test_what_the_broker_writes_is_read(
+def test_queue_info_is_read_in_both_dialects(
     dialect: int, ttl_ms: int | None, ttl: float | None, max_size: int | None, name: str | None
 ) -> None:
-    """Numbers or names, milliseconds or time spans: the same queue."""
+    """Numbers or names, milliseconds or time spans: they describe the same queue."""
     facts = QueueFacts(
         name="jobs",
         waiting=3,
@@ -105,8 +109,8 @@ def test_what_the_broker_writes_is_read(
     ) == read_info(write_info(facts, dialect))
 
 
-def test_a_broker_that_says_only_what_the_specification_draws_is_understood() -> None:
-    """The rest is what it means not to say it."""
+def test_queue_info_with_only_the_specified_fields_is_read() -> None:
+    """Missing fields get their defaults."""
     info = read_info(
         b'{"name":"my-queue","messageCount":42,"subscriberCount":3,'
         b'"deliveryMode":"RoundRobin","maxSize":10000,"createdAt":"2026-02-18T10:00:00Z"}'
@@ -136,20 +140,20 @@ def test_a_broker_that_says_only_what_the_specification_draws_is_understood() ->
         b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":0,"createdAt":"x"}',
     ],
 )
-def test_an_answer_that_is_no_queue_is_an_error(payload: bytes) -> None:
-    """Nothing is made up."""
+def test_malformed_queue_info_is_an_error(payload: bytes) -> None:
+    """The client does not fill in guesses."""
     with pytest.raises(ClientError, match="cannot be read"):
         read_info(payload)
 
 
 def test_names_are_a_list() -> None:
-    """No payload is no queue."""
+    """No payload means no queues."""
     assert ["a", "b"] == read_names(b'["a","b"]')
     assert [] == read_names(b"")
 
 
 @pytest.mark.parametrize("payload", [b"{", b"{}", b"[1]", b'"a"'])
-def test_an_answer_that_is_no_list_of_names_is_an_error(payload: bytes) -> None:
-    """Nothing is made up."""
+def test_a_malformed_list_of_names_is_an_error(payload: bytes) -> None:
+    """The client does not fill in guesses."""
     with pytest.raises(ClientError, match="cannot be read"):
         read_names(payload)

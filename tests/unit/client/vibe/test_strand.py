@@ -1,22 +1,18 @@
-"""The client over the Vibe strand: publishing, queues, what it lacks."""
-
-import asyncio
+"""The client over Vibe: publishing, queues, unsupported features."""
 
 import pytest
 
 import braidmq
-from braidmq.client import strand
 from braidmq.client.vibe.strand import CREDENTIAL_BYTES_MAX
 from braidmq.wire.vibe import messages
-from braidmq.wire.vibe.messages import Body
 from tests.unit.client.peer import quick
-from tests.unit.client.vibe.peer import Line, Peer, frame, refusing
+from tests.unit.client.vibe.peer import Peer, frame
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_a_receipt_has_the_id_that_consumers_see() -> None:
-    """And the message is what was published."""
+    """Headers, priority and payload arrive as published."""
     async with (
         Peer() as peer,
         braidmq.connect(peer.url) as client,
@@ -32,18 +28,6 @@ async def test_a_receipt_has_the_id_that_consumers_see() -> None:
         assert b'{"n": 1}' == message.payload
 
 
-async def test_ids_differ_between_clients() -> None:
-    """Any number of publishers share a queue."""
-    async with (
-        Peer() as peer,
-        braidmq.connect(peer.url) as one,
-        braidmq.connect(peer.url) as two,
-    ):
-        ids = {(await client.publish("orders", b"1")).id for client in (one, two) for _ in "ab"}
-
-        assert 4 == len(ids)
-
-
 async def test_a_payload_that_is_not_json_is_refused_by_the_client() -> None:
     """Nothing of it is sent; in `publish_many` it keeps its place."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
@@ -57,8 +41,8 @@ async def test_a_payload_that_is_not_json_is_refused_by_the_client() -> None:
         assert [b"1", b""] == peer.payloads()
 
 
-async def test_what_vibe_lacks_is_named() -> None:
-    """An option that would be ignored is refused instead."""
+async def test_features_that_vibe_lacks_are_refused() -> None:
+    """An option is never ignored silently."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         for attempt in (
             client.publish("orders", b"1", ttl=1.0),
@@ -79,11 +63,13 @@ async def test_what_vibe_lacks_is_named() -> None:
 
 
 @pytest.mark.parametrize(("prefetch", "limit"), [(0, "at least 1"), (10_001, "at most 10000")])
-async def test_a_prefetch_is_one_that_the_broker_takes(prefetch: int, limit: str) -> None:
-    """The limits are the broker's."""
+async def test_a_prefetch_outside_the_limits_of_the_broker_is_refused(
+    prefetch: int, limit: str
+) -> None:
+    """The error says which limit."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        told = f"prefetch must be {limit}, not {prefetch}"
-        with pytest.raises(braidmq.InvalidArgument, match=told):
+        expected = f"prefetch must be {limit}, not {prefetch}"
+        with pytest.raises(braidmq.InvalidArgument, match=expected):
             client.subscribe("orders", prefetch=prefetch)
 
 
@@ -96,14 +82,16 @@ async def test_a_prefetch_is_one_that_the_broker_takes(prefetch: int, limit: str
         f"vibe://ada:{'k' * CREDENTIAL_BYTES_MAX}@127.0.0.1:1",
     ],
 )
-async def test_credentials_that_no_broker_would_read_are_refused_here(url: str) -> None:
-    """They are missing, or would not fit into the frame that a stranger may send."""
+async def test_credentials_that_no_broker_would_accept_are_refused_by_the_client(
+    url: str,
+) -> None:
+    """They are missing, or too long for the frame that an unauthenticated client may send."""
     with pytest.raises(braidmq.InvalidArgument, match="no usable credentials"):
         await braidmq.connect(url)
 
 
-async def test_credentials_may_be_as_long_as_a_stranger_may_send() -> None:
-    """The broker gets to judge them, compression offered or not."""
+async def test_credentials_may_fill_the_first_frame() -> None:
+    """The broker gets to check them, even if the frame also offers compression."""
     async with Peer() as peer:
         url = f"vibe://ada:{'k' * (CREDENTIAL_BYTES_MAX - 3)}@127.0.0.1:{peer.port}"
         with pytest.raises(braidmq.AuthenticationFailed):
@@ -113,13 +101,13 @@ async def test_credentials_may_be_as_long_as_a_stranger_may_send() -> None:
 
 
 async def test_a_key_with_lone_surrogates_is_refused() -> None:
-    """It has no bytes to be sent as."""
+    """It cannot be encoded as UTF-8."""
     with pytest.raises(braidmq.InvalidArgument, match="no usable credentials"):
         await braidmq.connect("vibe://127.0.0.1:1", key="\ud800")
 
 
 async def test_a_user_with_a_password() -> None:
-    """In the URL, percent-encoded, or beside it."""
+    """In the URL, percent-encoded, or as a separate key."""
     async with Peer() as peer:
         address = f"127.0.0.1:{peer.port}"
         async with (
@@ -130,67 +118,8 @@ async def test_a_user_with_a_password() -> None:
             assert 3 == len(peer.open_lines())
 
 
-async def test_a_refused_publish_says_why_and_disturbs_no_other() -> None:
-    """Two publishes share a segment; one is refused."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.PUBLISH, refusing("AUTH_FAILED", "not allowed"))
-        refused, accepted = await asyncio.gather(
-            client.publish("orders", b"1"),
-            client.publish("orders", b"2"),
-            return_exceptions=True,
-        )
-
-        assert isinstance(refused, braidmq.PublishRefused)
-        assert not isinstance(refused, braidmq.OutcomeUnknown)
-        assert ("AUTH_FAILED", "not allowed") == (refused.code, refused.text)
-        assert isinstance(accepted, braidmq.Receipt)
-
-
-@pytest.mark.parametrize("code", ["SERVER_ERROR", "RATE_LIMITED"])
-async def test_retry_repeats_what_may_go_well_later(
-    code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under the same id, so that consumers can tell."""
-    monkeypatch.setattr(strand, "RETRY_DELAY_S", 0.001)
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.PUBLISH, refusing(code))
-        receipt = await client.publish("orders", b"1", retry=True)
-        ids = [body.id for body in peer.lines[0].of(messages.PUBLISH)]
-
-        assert receipt.repeated
-        assert [receipt.id] * 2 == ids
-
-
-async def test_retry_does_not_repeat_what_the_broker_forbids() -> None:
-    """It would be forbidden again."""
-    async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.refuse(messages.PUBLISH, "AUTH_FAILED")
-        with pytest.raises(braidmq.PublishRefused):
-            await client.publish("orders", b"1", retry=True)
-
-        assert 1 == peer.count(messages.PUBLISH)
-
-
-async def test_what_was_answered_before_the_break_is_known() -> None:
-    """Of one pipeline, the confirmed stay confirmed and the rest is in doubt."""
-
-    def last_words(line: Line, body: Body) -> None:
-        if body.payload == b"2":
-            line.hang_up()
-        else:
-            line.answer(body, messages.PUBLISH_ACK)
-
-    async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
-        peer.script(messages.PUBLISH, last_words)
-        results = await client.publish_many("orders", [b"1", b"2", b"3"])
-        peer.scripts.clear()
-
-        assert isinstance(results[0], braidmq.Receipt)
-        assert isinstance(results[1], braidmq.OutcomeUnknown)
-
-
 async def test_an_answer_of_another_type_confirms_nothing() -> None:
-    """Only a PublishAck is one."""
+    """Only a PublishAck confirms a publish."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         peer.script(
             messages.PUBLISH,
@@ -200,8 +129,8 @@ async def test_an_answer_of_another_type_confirms_nothing() -> None:
             await client.publish("orders", b"1")
 
 
-async def test_large_messages_may_travel_compressed() -> None:
-    """An option of the connection; the payload is the same."""
+async def test_large_messages_may_be_sent_compressed() -> None:
+    """An option of the connection; the payload arrives unchanged."""
     large = b'"' + b"x" * 500_000 + b'"'
     async with (
         Peer() as peer,
@@ -213,8 +142,8 @@ async def test_large_messages_may_travel_compressed() -> None:
         assert large == (await anext(subscription)).payload
 
 
-async def test_queues_are_declared_asked_for_listed_and_deleted() -> None:
-    """The answer says what the queue is now."""
+async def test_queues_are_declared_inspected_listed_and_deleted() -> None:
+    """Declaring returns the queue's present options."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         declared = await client.declare_queue(
             "jobs",
@@ -247,7 +176,7 @@ async def test_queues_are_declared_asked_for_listed_and_deleted() -> None:
 
 
 async def test_a_refused_request_about_a_queue_says_why() -> None:
-    """Code and text are the broker's."""
+    """With the code and text of the broker."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         for kind in (
             messages.CREATE_QUEUE,
@@ -266,16 +195,16 @@ async def test_a_refused_request_about_a_queue_says_why() -> None:
                 await attempt
 
 
-async def test_a_queue_that_is_gone_at_once_was_not_declared() -> None:
-    """Somebody else has deleted it in between."""
+async def test_declaring_a_queue_fails_if_it_is_deleted_meanwhile() -> None:
+    """Another client may delete it between declaration and inspection."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         peer.script(messages.QUEUE_INFO, lambda line, body: line.answer(body, body.type))
         with pytest.raises(braidmq.QueueRefused, match="QUEUE_NOT_FOUND"):
             await client.declare_queue("jobs")
 
 
-async def test_names_of_queues_are_checked_here() -> None:
-    """The broker need not say so."""
+async def test_queue_names_are_checked_by_the_client() -> None:
+    """Nothing is sent for an invalid name."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
         for attempt in (
             client.declare_queue("a b"),
@@ -290,8 +219,8 @@ async def test_names_of_queues_are_checked_here() -> None:
             client.subscribe("a b")
 
 
-async def test_a_lost_connection_is_an_error_of_the_request() -> None:
-    """Queues are not declared twice unasked."""
+async def test_a_lost_connection_fails_the_request() -> None:
+    """The client does not repeat a declaration by itself."""
     async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
         peer.script(messages.CREATE_QUEUE, lambda line, body: line.hang_up())
         with pytest.raises(braidmq.ConnectionLost):

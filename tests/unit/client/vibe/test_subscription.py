@@ -1,4 +1,4 @@
-"""A subscription over the Vibe strand."""
+"""A Vibe subscription."""
 
 import asyncio
 import base64
@@ -15,13 +15,10 @@ from braidmq.client.vibe.subscription import VibeSubscription, unpacked
 from braidmq.wire.vibe import messages
 from braidmq.wire.vibe.messages import Body
 from tests.unit.client.peer import die, ignore, quick
-from tests.unit.client.strands import offline, online
-from tests.unit.client.vibe.peer import Line, Peer, error_frame, refusing
+from tests.unit.client.strands import SUBSCRIBED, offline, online
+from tests.unit.client.vibe.peer import Line, Peer, error_frame
 
 pytestmark = pytest.mark.asyncio
-
-SUBSCRIBED = 1
-"""The second of a client's connections."""
 
 
 @asynccontextmanager
@@ -34,13 +31,13 @@ async def subscribed(peer: Peer, prefetch: int = 256) -> AsyncIterator[VibeSubsc
         yield subscription
 
 
-def wishes(line: Line) -> list[int]:
-    """Return the prefetches that were asked for, in order."""
+def requested_prefetches(line: Line) -> list[int]:
+    """Return the prefetch of each Subscribe, in order."""
     return [int(body.headers["prefetch"]) for body in line.of(messages.SUBSCRIBE)]
 
 
-async def test_a_message_says_what_the_broker_said() -> None:
-    """Id, queue, payload, headers and attempt come from their places."""
+async def test_a_message_has_the_attributes_that_the_broker_sent() -> None:
+    """Id, queue, payload, headers and attempt."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put("orders", b'{"n": 1}', trace="7")
         message = await anext(subscription)
@@ -56,8 +53,8 @@ async def test_a_message_says_what_the_broker_said() -> None:
 
 
 @pytest.mark.parametrize("attempts", ["", "x", "-1", "²"])
-async def test_an_attempt_that_is_no_number_is_not_known(attempts: str) -> None:
-    """The message is worth more than the number."""
+async def test_an_attempt_that_is_not_a_number_is_none(attempts: str) -> None:
+    """The message itself is still delivered."""
     async with Peer() as peer, subscribed(peer) as subscription:
         odd = {"deliveryAttempts": attempts}
         peer.lines[SUBSCRIBED].answer(delivery(), messages.DELIVER, b"1", odd)
@@ -73,7 +70,7 @@ def delivery() -> Body:
 
 @pytest.mark.parametrize("payload", [b"", b"\x00\xff", b"hello", bytes(range(256))])
 async def test_bytes_of_other_strands_are_unpacked(payload: bytes) -> None:
-    """What is not JSON travels as a JSON string of its base64; users get the bytes."""
+    """Payloads that are not JSON travel as base64 in a JSON string; consumers get the bytes."""
     body = delivery()
     body.payload = b'"' + base64.b64encode(payload) + b'"'
     body.headers = {"contentEncoding": "base64", "a": "b"}
@@ -91,10 +88,10 @@ async def test_bytes_of_other_strands_are_unpacked(payload: bytes) -> None:
         (b'"a"', {"contentEncoding": "base64"}),
     ],
 )
-async def test_what_is_not_base64_stays_as_it_is(
+async def test_a_payload_that_is_not_base64_stays_as_it_is(
     payload: bytes, headers: dict[str, str]
 ) -> None:
-    """Nothing is lost to a header that does not fit."""
+    """A wrong header does not lose the payload."""
     body = delivery()
     body.payload, body.headers = payload, dict(headers)
 
@@ -102,8 +99,8 @@ async def test_what_is_not_base64_stays_as_it_is(
     assert headers == body.headers
 
 
-async def test_acknowledging_names_message_and_queue() -> None:
-    """Once: a second call does nothing."""
+async def test_an_acknowledgement_names_message_and_queue() -> None:
+    """It is sent once; a second call does nothing."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put("orders", b"1")
         message = await anext(subscription)
@@ -117,8 +114,8 @@ async def test_acknowledging_names_message_and_queue() -> None:
         ]
 
 
-async def test_acknowledging_does_not_wait_unless_asked_to() -> None:
-    """With `confirmed` it returns when the broker has committed it."""
+async def test_acknowledging_waits_only_with_confirmed() -> None:
+    """With `confirmed` it returns once the broker has committed it."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put("orders", b"1", b"2")
         one, two = await anext(subscription), await anext(subscription)
@@ -142,10 +139,10 @@ async def test_acknowledging_does_not_wait_unless_asked_to() -> None:
         (None, True, {"result": "reject"}),
     ],
 )
-async def test_a_message_is_given_back_or_buried(
+async def test_nack_requeues_or_dead_letters_a_message(
     delay: float | None, dead_letter: bool, headers: dict[str, str]
 ) -> None:
-    """With the words that the broker knows."""
+    """With the headers that the broker understands."""
     async with Peer() as peer, subscribed(peer, prefetch=1) as subscription:
         peer.put("orders", b"1")
         message = await anext(subscription)
@@ -158,10 +155,8 @@ async def test_a_message_is_given_back_or_buried(
 @pytest.mark.parametrize(
     ("delay", "dead_letter"), [(-0.001, False), (86_400.001, False), (1.0, True)]
 )
-async def test_what_cannot_be_asked_of_a_message_is_refused(
-    delay: float, dead_letter: bool
-) -> None:
-    """The message can still be settled otherwise."""
+async def test_an_invalid_nack_is_refused(delay: float, dead_letter: bool) -> None:
+    """The message can still be acknowledged."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put("orders", b"1")
         message = await anext(subscription)
@@ -172,8 +167,8 @@ async def test_what_cannot_be_asked_of_a_message_is_refused(
         assert 1 == len(peer.acked)
 
 
-async def test_an_exception_gives_the_message_back() -> None:
-    """It goes on to the caller, and the message comes again with the next attempt."""
+async def test_an_exception_requeues_the_message() -> None:
+    """The exception reaches the caller, and the broker redelivers the message."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put("orders", b"1")
         with pytest.raises(ZeroDivisionError):
@@ -185,10 +180,10 @@ async def test_an_exception_gives_the_message_back() -> None:
         assert [{"result": "requeue"}] == [body.headers for body in peer.acked]
 
 
-async def test_an_exception_is_not_hidden_by_a_message_that_cannot_be_given_back(
+async def test_a_failed_nack_does_not_hide_the_exception(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The broker gives it to another by itself."""
+    """The broker redelivers the message on its own."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put("orders", b"1")
         message = await anext(subscription)
@@ -202,10 +197,10 @@ async def test_an_exception_is_not_hidden_by_a_message_that_cannot_be_given_back
             await message.ack()
 
 
-async def test_a_message_of_an_old_connection_can_no_longer_be_settled(
+async def test_a_message_of_a_lost_connection_can_no_longer_be_settled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The broker has taken it back: it comes again, and that one can be."""
+    """The broker has requeued it; its redelivery can be settled."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put("orders", b"1", b"2")
         old = await anext(subscription)
@@ -225,8 +220,8 @@ async def test_a_message_of_an_old_connection_can_no_longer_be_settled(
         assert ["orders-1", "orders-2"] == [body.id for body in peer.acked]
 
 
-async def test_an_acknowledgement_that_was_not_confirmed_says_so() -> None:
-    """Nothing is confirmed that the broker has not confirmed."""
+async def test_an_acknowledgement_without_confirmation_raises() -> None:
+    """`confirmed` never returns before the broker has confirmed."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put("orders", b"1")
         message = await anext(subscription)
@@ -245,19 +240,19 @@ async def test_two_messages_with_the_same_id_are_two_messages() -> None:
 
 
 async def test_the_prefetch_grows_with_a_fast_handler() -> None:
-    """It begins small, and ends at what the user allows."""
+    """It starts small and stops at the caller's limit."""
     async with Peer() as peer, subscribed(peer, prefetch=100) as subscription:
         peer.put("orders", *[b"1"] * 200)
         for _ in range(200):
             await (await anext(subscription)).ack()
         await subscription.drain()
 
-        assert [16, 32, 64, 100] == wishes(peer.lines[SUBSCRIBED])
+        assert [16, 32, 64, 100] == requested_prefetches(peer.lines[SUBSCRIBED])
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every message has waited long."""
+    """Make every message count as having waited long."""
     monkeypatch.setattr(inbox, "WAITED_SOON_S", -2.0)
     monkeypatch.setattr(inbox, "WAITED_LONG_S", -1.0)
 
@@ -271,12 +266,12 @@ async def test_the_prefetch_shrinks_with_a_slow_handler() -> None:
             await (await anext(subscription)).ack()
         await subscription.drain()
 
-        assert [16, 8, 4, 2, 1] == wishes(peer.lines[SUBSCRIBED])
+        assert [16, 8, 4, 2, 1] == requested_prefetches(peer.lines[SUBSCRIBED])
 
 
 @pytest.mark.usefixtures("slow")
-async def test_what_is_settled_is_not_held() -> None:
-    """Whoever settles one message after the other is never sent two."""
+async def test_settled_messages_do_not_count_as_held() -> None:
+    """A consumer that settles one message at a time is never sent two."""
     async with Peer() as peer, subscribed(peer) as subscription:
         for _ in range(10):
             taking = asyncio.create_task(anext(subscription))
@@ -284,12 +279,12 @@ async def test_what_is_settled_is_not_held() -> None:
             peer.put("orders", b"1")
             await (await taking).ack(confirmed=True)
 
-        assert [16, 8, 4, 2, 1] == wishes(peer.lines[SUBSCRIBED])
+        assert [16, 8, 4, 2, 1] == requested_prefetches(peer.lines[SUBSCRIBED])
 
 
 @pytest.mark.usefixtures("slow")
-async def test_who_holds_all_that_was_asked_for_and_waits_gets_more() -> None:
-    """A consumer that settles in batches is not left waiting for itself."""
+async def test_the_prefetch_grows_when_a_consumer_holds_all_messages_and_waits() -> None:
+    """A consumer that settles in batches does not deadlock."""
     async with Peer() as peer, subscribed(peer, prefetch=50) as subscription:
         peer.put("orders", *[b"1"] * 50)
         async with asyncio.timeout(10):
@@ -299,29 +294,29 @@ async def test_who_holds_all_that_was_asked_for_and_waits_gets_more() -> None:
         await subscription.drain()
 
         assert 50 == len(peer.acked)
-        assert 50 == max(wishes(peer.lines[SUBSCRIBED]))
+        assert 50 == max(requested_prefetches(peer.lines[SUBSCRIBED]))
 
 
-async def test_fetching_asks_for_as_many_as_are_wanted() -> None:
-    """A list of what is there, at once; an empty one when nothing comes in time."""
+async def test_fetching_raises_the_prefetch_to_the_requested_number() -> None:
+    """It returns available messages at once, or an empty list after the timeout."""
     async with Peer() as peer, subscribed(peer) as subscription:
         assert [] == await subscription.fetch(max=200, timeout=0)
-        assert [16, 200] == wishes(peer.lines[SUBSCRIBED])
+        assert [16, 200] == requested_prefetches(peer.lines[SUBSCRIBED])
         peer.put("orders", *[b"1"] * 150)
         seen = len(await subscription.fetch(max=100, timeout=10))
         while seen < 150:
             seen += len(await subscription.fetch(max=100, timeout=10))
 
         assert [] == await subscription.fetch(timeout=0.001)
-        assert 256 == wishes(peer.lines[SUBSCRIBED])[-1]
+        assert 256 == requested_prefetches(peer.lines[SUBSCRIBED])[-1]
         with pytest.raises(braidmq.InvalidArgument, match="max must be at least 1"):
             await subscription.fetch(max=0)
 
 
-async def test_fetching_does_not_wait_for_a_broker_that_is_silent_or_away(
+async def test_fetching_does_not_wait_for_a_broker_that_is_silent_or_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`timeout=0` is for those who will not wait."""
+    """With `timeout=0` the caller does not want to wait."""
     monkeypatch.setattr(module, "FETCH_GRACE_S", 0.01)
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.script(messages.PING, ignore)
@@ -334,7 +329,7 @@ async def test_fetching_does_not_wait_for_a_broker_that_is_silent_or_away(
 
 
 async def test_fetching_ends_when_the_subscription_does() -> None:
-    """Nobody waits for messages that cannot come."""
+    """The caller does not wait for messages that cannot arrive."""
     async with Peer() as peer, subscribed(peer) as subscription:
         fetching = asyncio.create_task(subscription.fetch(timeout=60))
         await asyncio.sleep(0)
@@ -343,10 +338,10 @@ async def test_fetching_ends_when_the_subscription_does() -> None:
             await fetching
 
 
-async def test_a_prefetch_that_is_refused_is_logged_and_changes_nothing(
+async def test_a_refused_prefetch_is_logged_and_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The messages go on coming as before."""
+    """Messages keep arriving as before."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.refuse(messages.SUBSCRIBE, "RATE_LIMITED")
         peer.put("orders", b"1", b"2")
@@ -356,8 +351,8 @@ async def test_a_prefetch_that_is_refused_is_logged_and_changes_nothing(
         assert "prefetch was refused: RATE_LIMITED because" in caplog.text
 
 
-async def test_leaving_unsubscribes_and_takes_leave() -> None:
-    """What was not handed out goes back uncounted."""
+async def test_leaving_unsubscribes_and_disconnects() -> None:
+    """Messages not yet taken return to the queue."""
     async with Peer() as peer:
         async with subscribed(peer) as subscription:
             peer.put("orders", b"1", b"2")
@@ -372,7 +367,7 @@ async def test_leaving_unsubscribes_and_takes_leave() -> None:
 
 
 async def test_leaving_waits_until_acknowledgements_are_confirmed() -> None:
-    """The block ends when the broker has committed them."""
+    """The block ends once the broker has committed them."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.put("orders", b"1")
         peer.hold(messages.PING)
@@ -387,13 +382,13 @@ async def test_leaving_waits_until_acknowledgements_are_confirmed() -> None:
 
 
 @pytest.mark.parametrize("what", ["refused", "lost"])
-async def test_leaving_ends_also_when_the_broker_does_not_agree(
+async def test_leaving_succeeds_even_if_unsubscribing_fails(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The end of the connection gives everything back as well."""
+    """The end of the connection requeues all deliveries as well."""
     async with Peer() as peer:
         async with subscribed(peer):
-            script = refusing("SERVER_ERROR") if what == "refused" else die
+            script = peer.refusing("SERVER_ERROR") if what == "refused" else die
             peer.script(messages.UNSUBSCRIBE, script)
         await peer.until(lambda: not peer.open_lines())
 
@@ -412,9 +407,9 @@ async def test_leaving_ends_also_when_the_broker_does_not_agree(
 async def test_a_refused_subscription_says_why_and_leaves_nothing_behind(
     code: str, error: type[braidmq.SubscriptionRefused]
 ) -> None:
-    """It can be tried again, with a new one."""
+    """The caller may subscribe again."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:
-        peer.once(messages.SUBSCRIBE, refusing(code))
+        peer.once(messages.SUBSCRIBE, peer.refusing(code))
         with pytest.raises(braidmq.SubscriptionRefused, match=f"{code} because") as caught:
             await client.subscribe("orders")
         await peer.until(lambda: len(peer.open_lines()) == 1)
@@ -424,10 +419,10 @@ async def test_a_refused_subscription_says_why_and_leaves_nothing_behind(
             assert 2 == len(peer.open_lines())
 
 
-async def test_subscribing_again_is_tried_again_when_the_broker_is_busy() -> None:
-    """A limit that passes does not end what has run for days."""
+async def test_resubscribing_is_retried_while_the_broker_is_busy() -> None:
+    """A temporary limit does not end a long-running subscription."""
     async with Peer() as peer, subscribed(peer) as subscription:
-        peer.once(messages.SUBSCRIBE, refusing("RATE_LIMITED"))
+        peer.once(messages.SUBSCRIBE, peer.refusing("RATE_LIMITED"))
         peer.lines[SUBSCRIBED].die()
         await offline(subscription)
         await online(subscription)
@@ -436,8 +431,8 @@ async def test_subscribing_again_is_tried_again_when_the_broker_is_busy() -> Non
         assert b"1" == (await anext(subscription)).payload
 
 
-async def test_subscribing_again_that_is_forbidden_is_the_end() -> None:
-    """Who iterates gets the error: it would come again."""
+async def test_a_forbidden_resubscribe_ends_the_subscription() -> None:
+    """The iterating task gets the error: a retry would fail again."""
     async with Peer() as peer, subscribed(peer) as subscription:
         iterating = asyncio.create_task(anext(subscription))
         peer.refuse(messages.SUBSCRIBE, "AUTH_FAILED", "not allowed")
@@ -446,10 +441,8 @@ async def test_subscribing_again_that_is_forbidden_is_the_end() -> None:
             await iterating
 
 
-async def test_messages_of_a_connection_that_broke_while_it_was_prepared_are_forgotten() -> (
-    None
-):
-    """They come again on the next one, and not twice."""
+async def test_messages_of_a_connection_that_broke_during_preparation_are_dropped() -> None:
+    """They are redelivered on the next one, and not twice."""
 
     def deliver_and_die(line: Line, body: Body) -> None:
         line.answer(delivery(), messages.DELIVER, b"1")
@@ -465,8 +458,8 @@ async def test_messages_of_a_connection_that_broke_while_it_was_prepared_are_for
         assert b"2" == (await anext(subscription)).payload
 
 
-async def test_an_error_for_something_else_does_not_end_a_subscription() -> None:
-    """Only answers to what was asked are answers."""
+async def test_an_unrelated_error_does_not_end_a_subscription() -> None:
+    """Only an error with the id of a request answers it."""
     async with Peer() as peer, subscribed(peer) as subscription:
         peer.lines[SUBSCRIBED].send(error_frame("err-1", "INVALID_MESSAGE", "odd"))
         peer.put("orders", b"1")

@@ -1,4 +1,4 @@
-"""Columns of Spark's Kafka source, made of index and segment. Most is told in test_reading."""
+"""Columns of Spark's Kafka source, from index and segment; test_reading has most of them."""
 
 from pathlib import Path
 
@@ -19,8 +19,8 @@ def columns_of(root: Path, bodies: list[bytes]) -> Columns:
     return Columns(segment, Picked(np.arange(len(bodies)), segment.rows))
 
 
-def test_columns_without_a_choice_are_all_but_the_headers() -> None:
-    """Headers come when they are asked for, in their place."""
+def test_the_default_columns_are_all_but_the_headers() -> None:
+    """Headers are included on request, in their place."""
     everything = list(TYPES)
 
     assert everything == column_names(None, headers=True)
@@ -32,7 +32,7 @@ def test_columns_without_a_choice_are_all_but_the_headers() -> None:
         column_names(["nothing"], headers=False)
 
 
-def test_numbers_without_a_word_are_shown_as_numbers(tmp_path: Path) -> None:
+def test_numbers_without_a_name_are_shown_as_numbers(tmp_path: Path) -> None:
     """A newer broker's origin is not hidden."""
     columns = columns_of(tmp_path, [message("t", b"", priority=3, origin=9), message("t", b"")])
     batch = columns.batch(["priority", "origin"])
@@ -44,8 +44,8 @@ def test_numbers_without_a_word_are_shown_as_numbers(tmp_path: Path) -> None:
     assert 256 == len(PRIORITIES) == len(ORIGINS)
 
 
-def test_any_header_can_be_asked_for_by_its_name(tmp_path: Path) -> None:
-    """A name that is the beginning of another is not that other."""
+def test_any_header_can_be_read_by_its_name(tmp_path: Path) -> None:
+    """A name that is a prefix of another does not match it."""
     columns = columns_of(
         tmp_path,
         [
@@ -61,7 +61,7 @@ def test_any_header_can_be_asked_for_by_its_name(tmp_path: Path) -> None:
 
 
 def test_headers_that_the_broker_never_writes_are_damage(tmp_path: Path) -> None:
-    """The record is intact, and what it says is not what a record says."""
+    """The record is intact, but its content is not what a record may hold."""
     name = b"\x00\x01t"
     broken = records.encode_message(message_of(name + b"payload", block=b"\x09\x00x"))
     columns = columns_of(tmp_path, [broken])

@@ -1,4 +1,4 @@
-"""Typed columns: what fits is typed, what does not is kept with its reason."""
+"""Typed columns: valid payloads are typed, others are kept with the reason."""
 
 import base64
 import json
@@ -74,10 +74,10 @@ NESTED: dict[bytes, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize(("payload", "expected"), NESTED.items())
-def test_an_object_is_its_text_or_null_where_it_may_be(
+def test_an_object_is_its_text_or_null_where_allowed(
     payload: bytes, expected: tuple[object, ...]
 ) -> None:
-    """And nothing else."""
+    """Anything else is an error."""
     decoding = Decoding(TypedSchema("s", {"type": "object", "properties": NULLABLE}))
     columns = decoding.decode_array(pa.array([payload]))
 
@@ -85,10 +85,10 @@ def test_an_object_is_its_text_or_null_where_it_may_be(
 
 
 @pytest.mark.parametrize(("payload", "expected"), NUMBERS.items())
-def test_a_number_that_no_column_can_hold_is_not_null(
+def test_a_number_that_no_column_can_hold_is_an_error(
     payload: bytes, expected: tuple[object, ...]
 ) -> None:
-    """Where null is allowed, it would be one that nobody explains."""
+    """Even where null is allowed: a null would hide the reason."""
     decoding = Decoding(TypedSchema("s", {"type": "object", "properties": NULLABLE}))
 
     assert expected == tuple(
@@ -96,8 +96,8 @@ def test_a_number_that_no_column_can_hold_is_not_null(
     )
 
 
-def test_typed_and_quarantined_are_all_that_came_in(tmp_path: Path) -> None:
-    """A row is typed, or has a reason and its bytes; none is missing."""
+def test_every_row_is_typed_or_quarantined(tmp_path: Path) -> None:
+    """A quarantined row has its bytes and a reason; none is missing."""
     write_log(tmp_path, [message("t", payload) for payload in PAYLOADS], segment_bytes=2**20)
     found = columnar.read(tmp_path, decoding=typed(), batch_rows=4).to_pylist()
 
@@ -113,7 +113,7 @@ def test_typed_and_quarantined_are_all_that_came_in(tmp_path: Path) -> None:
 
 
 def test_typed_columns_follow_the_others(tmp_path: Path) -> None:
-    """In the schema's order, and the reason last; payloads need not be asked for."""
+    """In the schema's order, with the reason last; the payload need not be requested."""
     write_log(tmp_path, [message("t", GOOD)])
     found = columnar.read(tmp_path, columns=["offset"], decoding=typed())
 
@@ -127,8 +127,8 @@ def test_typed_columns_follow_the_others(tmp_path: Path) -> None:
     assert (1, 21.5, 17, "a", None) == tuple(found.to_pylist()[0].values())
 
 
-def test_what_is_nested_is_json_text(tmp_path: Path) -> None:
-    """An object's text as it came; something else in its place is an error."""
+def test_a_nested_object_is_json_text(tmp_path: Path) -> None:
+    """The text is kept as it was; anything else in its place is an error."""
     payloads = [
         b'{"action":"go","params": {"a": [1, "\xc3\xbc"]}}',
         b'{"action":"go"}',
@@ -160,7 +160,9 @@ FIELDS = st.fixed_dictionaries(
 
 
 @given(FIELDS | JSON, st.sampled_from(Schemas().ids()))
-def test_what_fits_is_what_the_broker_calls_valid(value: object, schema_id: str) -> None:
+def test_what_the_decoder_accepts_is_what_the_broker_calls_valid(
+    value: object, schema_id: str
+) -> None:
     """The compiled decoder and the broker's validator agree."""
     payload = json.dumps(value).encode()
     errors: list[str | None] = [None]
@@ -204,8 +206,8 @@ def test_sealed_rows_are_opened_with_the_right_key_only(tmp_path: Path) -> None:
     assert ["offset", "_error"] == only.schema.names
 
 
-def test_a_log_without_sealed_rows_is_as_it_was(tmp_path: Path) -> None:
-    """A key costs nothing where nothing is sealed."""
+def test_a_log_without_sealed_rows_reads_the_same_with_a_key(tmp_path: Path) -> None:
+    """Only the column of errors is added."""
     write_log(tmp_path, [message("t", b"x" * 50), message("t", b"", kept={"key": "k"})])
     opening = Unsealing(KeyPair.generate().reveal_private_key())
     found = columnar.read(tmp_path, decoding=Decoding(unsealing=opening))
@@ -216,14 +218,14 @@ def test_a_log_without_sealed_rows_is_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["topic", "Topic", "TIMESTAMPTYPE", "headers", "_Error"])
 def test_a_field_with_the_name_of_a_column_is_refused(name: str) -> None:
-    """In any case: Spark, among others, does not tell them apart."""
+    """Upper or lower case: Spark, among others, does not tell them apart."""
     schema = TypedSchema("s", {"type": "object", "properties": {name: {"type": "string"}}})
 
     with pytest.raises(ConfigError, match=f"the field '{name}' has the name of a column"):
         Decoding(schema)
 
 
-def test_a_decoding_decodes_something() -> None:
-    """With neither a schema nor a key there is nothing to do."""
+def test_a_decoding_needs_a_schema_or_a_key() -> None:
+    """With neither there is nothing to do."""
     with pytest.raises(ConfigError, match="needs a schema"):
         Decoding()

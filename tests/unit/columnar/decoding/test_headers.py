@@ -21,7 +21,7 @@ def headers_of(blocks: list[bytes]) -> Headers:
 
 
 @given(BLOCKS)
-def test_headers_are_those_that_the_broker_reads(messages: list[dict[str, str]]) -> None:
+def test_headers_match_those_that_the_broker_reads(messages: list[dict[str, str]]) -> None:
     """In their order, null for none, and without the publisher's own id."""
     found = headers_of([encode_headers(message) for message in messages])
     shown = [{k: v for k, v in message.items() if k} for message in messages]
@@ -37,12 +37,12 @@ def test_headers_are_those_that_the_broker_reads(messages: list[dict[str, str]])
     "block", ["01", "0500 61", "0100 61 0500 62", "0100 61 01", "0100 61 0000 00"]
 )
 def test_a_block_that_ends_too_early_is_malformed(block: str) -> None:
-    """No length is believed beyond its block's end."""
+    """No length may reach past the end of its block."""
     with pytest.raises(MalformedHeadersError):
         headers_of([b"", bytes.fromhex(block)])
 
 
 def test_a_key_that_is_not_text_is_malformed() -> None:
-    """Values are bytes to Spark, keys are not."""
+    """Values are bytes to Spark, but keys are strings."""
     with pytest.raises(MalformedHeadersError):
         headers_of([b"\x01\x00\xff\x01\x00\xff"]).array()

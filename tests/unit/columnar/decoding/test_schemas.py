@@ -39,7 +39,7 @@ def test_every_built_in_schema_has_columns() -> None:
 
 
 def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
-    """Its id is its own, or the file's name."""
+    """Its id is its $id, or else the file's name."""
     path = tmp_path / "door.json"
     path.write_bytes(msgspec.json.encode(schema_with(open={"type": "boolean"})))
     assert "door" == TypedSchema.from_file(path).id
@@ -78,10 +78,10 @@ FIELDS = [
 
 @pytest.mark.parametrize(("field", "fits", "fails"), FIELDS)
 @pytest.mark.parametrize("required", [True, False])
-def test_a_field_is_judged_as_the_broker_judges_it(
+def test_a_field_is_validated_as_the_broker_validates_it(
     field: dict[str, object], fits: str, fails: str, required: bool
 ) -> None:
-    """What the decoder takes is valid, and what it refuses is not."""
+    """What the decoder accepts is valid, and what it refuses is not."""
     content = schema_with(x=field) | ({"required": ["x"]} if required else {})
     typed = TypedSchema("s", content)
     broker = Schemas()
@@ -102,8 +102,8 @@ def test_a_field_is_judged_as_the_broker_judges_it(
         typed.decoder.decode(b"{}")
 
 
-def test_more_properties_may_be_forbidden() -> None:
-    """A strict schema is kept strictly."""
+def test_additional_properties_may_be_forbidden() -> None:
+    """A strict schema is enforced."""
     strict = schema_with(x={"type": "string"}) | {"additionalProperties": False}
 
     TypedSchema("s", strict).decoder.decode(b'{"x":"a"}')
@@ -136,7 +136,7 @@ def test_more_properties_may_be_forbidden() -> None:
         schema_with(Größe={"type": "string"}, GRÖßE={"type": "string"}),
     ],
 )
-def test_what_columns_cannot_keep_is_refused(content: dict[str, Any]) -> None:
-    """Rather than let rows pass for valid that are not."""
+def test_a_schema_that_columns_cannot_represent_is_refused(content: dict[str, Any]) -> None:
+    """Otherwise invalid rows would pass for valid."""
     with pytest.raises(ConfigError):
         TypedSchema("s", content)

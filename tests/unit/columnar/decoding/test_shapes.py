@@ -1,4 +1,4 @@
-"""Payloads of one shape: what fits is what the decoder says; what is not plain does not fit."""
+"""Payloads of one shape: rows that fit match the decoder's; unusual values do not fit."""
 
 import struct
 
@@ -50,7 +50,7 @@ STRINGS = ("", "a", "ab", "abcdef", "abcdefg", "a,b", "{}", ':"', "\\n", "\\u00e
 
 
 def row_of(schema: TypedSchema, payload: bytes) -> list[object] | None:
-    """Return what the decoder says, bit for bit; None if it refuses the payload."""
+    """Return the decoder's values, bit for bit; None if it refuses the payload."""
     errors: list[str | None] = [None]
     found = decode_rows(schema, [payload], errors)[0]
     columns = Decoding(schema).decode_listed([payload], [None])
@@ -78,15 +78,15 @@ def fitting(schema: TypedSchema, payloads: list[bytes]) -> dict[int, list[object
     }
 
 
-def one(members: dict[str, str], marks: tuple[str, str, str, str]) -> bytes:
-    before, colon, comma, behind = marks
+def object_of(members: dict[str, str], marks: tuple[str, str, str, str]) -> bytes:
+    before, colon, comma, after = marks
     inside = comma.join(f'"{name}"{colon}{value}' for name, value in members.items())
-    return f"{before}{inside}{behind}".encode()
+    return f"{before}{inside}{after}".encode()
 
 
 @st.composite
 def written_alike(draw: st.DrawFn) -> tuple[TypedSchema, list[bytes]]:
-    """Payloads of one device, some of which are not what they should be."""
+    """Payloads of one device, some of which are malformed."""
     schema = draw(st.sampled_from((TEMPERATURE, BOUNDED, OPEN)))
     kinds = {field.name: field.kind for field in schema.fields}
     if draw(st.booleans()):
@@ -106,7 +106,7 @@ def written_alike(draw: st.DrawFn) -> tuple[TypedSchema, list[bytes]]:
             members[name] = f'"{text}"' if kinds[name] == "string" else number
         if draw(st.integers(0, 5)) == 5:
             members[draw(st.sampled_from(names))] = draw(st.sampled_from(NOT_PLAIN))
-        payload = one(members, marks)
+        payload = object_of(members, marks)
         if draw(st.integers(0, 9)) == 9:
             at = draw(st.integers(0, len(payload)))
             payload = payload[:at] + draw(st.binary(max_size=2)) + payload[at + 1 :]
@@ -115,7 +115,7 @@ def written_alike(draw: st.DrawFn) -> tuple[TypedSchema, list[bytes]]:
 
 
 @given(written_alike())
-def test_what_fits_is_what_the_decoder_says(given_: tuple[TypedSchema, list[bytes]]) -> None:
+def test_rows_that_fit_match_the_decoder(given_: tuple[TypedSchema, list[bytes]]) -> None:
     """Bit for bit, whatever else is among the payloads."""
     schema, payloads = given_
     for row, values in fitting(schema, payloads).items():
@@ -123,11 +123,11 @@ def test_what_fits_is_what_the_decoder_says(given_: tuple[TypedSchema, list[byte
 
 
 @pytest.mark.parametrize("number", NOT_PLAIN)
-def test_what_is_not_a_plain_number_is_left_to_the_decoder(number: str) -> None:
-    """Each alone among good ones, of a number and of an integer; the good ones still fit."""
+def test_a_number_that_is_not_plain_is_left_to_the_decoder(number: str) -> None:
+    """As a number and as an integer, among good payloads, which still fit."""
     for name in ("celsius", "timestamp_ms"):
         other = {"celsius": "1.5", "timestamp_ms": "2", "sensor_id": '"a"', name: number}
-        odd = one(other, ("{", ":", ",", "}"))
+        odd = object_of(other, ("{", ":", ",", "}"))
         found = fitting(TEMPERATURE, [GOOD, odd, GOOD])
         if name == "celsius" and number == "9223372036854775808":
             assert row_of(TEMPERATURE, odd) == found.pop(1)
@@ -157,7 +157,7 @@ def test_what_is_not_a_plain_number_is_left_to_the_decoder(number: str) -> None:
     ],
 )
 def test_a_payload_of_another_shape_does_not_fit(odd: bytes) -> None:
-    """Neither does it keep the others, before and behind it, from fitting."""
+    """Nor does it keep the others, before and after it, from fitting."""
     assert [0, 2] == list(fitting(TEMPERATURE, [GOOD, odd, GOOD]))
     assert [0, 1] == list(fitting(TEMPERATURE, [GOOD, GOOD, odd]))
 
@@ -179,13 +179,13 @@ def test_a_payload_of_another_shape_does_not_fit(odd: bytes) -> None:
         b"{" + b",".join(b'"n%d":1' % n for n in range(SLOTS_MAX + 1)) + b"," + GOOD[1:],
     ],
 )
-def test_what_is_not_plain_shows_no_shape(payload: bytes) -> None:
-    """It may be a good payload; others may show one."""
+def test_a_payload_that_is_not_plain_shows_no_shape(payload: bytes) -> None:
+    """It may still be valid, and other payloads may show one."""
     assert Shape.of(payload, TEMPERATURE) is None
 
 
 @pytest.mark.parametrize(
-    "judged",
+    "rules",
     [
         {"type": "string", "pattern": "^a"},
         {"type": "string", "enum": ["a"]},
@@ -193,16 +193,16 @@ def test_what_is_not_plain_shows_no_shape(payload: bytes) -> None:
         {"type": "integer", "maximum": 2**53 + 2},
     ],
 )
-def test_a_field_that_arrays_cannot_judge_shows_no_shape(judged: dict[str, object]) -> None:
-    """Its payloads are decoded one by one, and judged."""
-    schema = TypedSchema("t", {"type": "object", "properties": {"f": judged}})
-    payload = b'{"f":"a"}' if judged["type"] == "string" else b'{"f":4}'
+def test_a_field_that_arrays_cannot_validate_shows_no_shape(rules: dict[str, object]) -> None:
+    """Its payloads are decoded and validated one by one."""
+    schema = TypedSchema("t", {"type": "object", "properties": {"f": rules}})
+    payload = b'{"f":"a"}' if rules["type"] == "string" else b'{"f":4}'
     assert Shape.of(payload, schema) is None
     assert row_of(schema, payload) is not None
 
 
-def test_a_batch_of_several_shapes_is_in_order() -> None:
-    """Devices that write differently, and rows of no shape, wherever they are."""
+def test_a_batch_of_several_shapes_stays_in_order() -> None:
+    """With devices that write differently, and rows of no shape in between."""
     swapped = b'{"sensor_id":"b","timestamp_ms":%d,"celsius":%d.5}'
     spaced = b'{"celsius": %d, "timestamp_ms": %d, "sensor_id": "c"}'
     payloads = [
@@ -217,7 +217,7 @@ def test_a_batch_of_several_shapes_is_in_order() -> None:
 
 
 def test_a_string_never_has_the_quotes_of_its_neighbour() -> None:
-    """Even where together they have as many as they should."""
+    """Even where together they have the right number."""
     schema = TypedSchema("t", {"type": "object", "properties": {"s": {"type": "string"}}})
     payloads = [b'{"s":"a"}', b'{"s":"a}', b'{"s":"a"b"}', b'{"s":"c"}']
     assert {0: ["a"], 3: ["c"]} == fitting(schema, payloads)
@@ -229,7 +229,7 @@ EVEN = [
 
 
 @pytest.mark.parametrize(
-    ("there", "odd"),
+    ("usual", "odd"),
     [
         (b"celsius", b"Celsius"),
         (b":20.5", b':"0."'),
@@ -244,10 +244,12 @@ EVEN = [
         (b'"a20"}', b'"a"}  '),
     ],
 )
-def test_of_payloads_of_one_length_the_odd_one_does_not_fit(there: bytes, odd: bytes) -> None:
-    """All the others do, and each is what the decoder says."""
+def test_the_odd_one_among_payloads_of_one_length_does_not_fit(
+    usual: bytes, odd: bytes
+) -> None:
+    """All the others do, and match the decoder."""
     payloads = list(EVEN)
-    payloads[10] = EVEN[10].replace(there, odd)
+    payloads[10] = EVEN[10].replace(usual, odd)
     assert len(EVEN[10]) == len(payloads[10])
     assert payloads[10] != EVEN[10]
     expected = {row: row_of(TEMPERATURE, payload) for row, payload in enumerate(EVEN)}
@@ -256,27 +258,27 @@ def test_of_payloads_of_one_length_the_odd_one_does_not_fit(there: bytes, odd: b
 
 
 def test_payloads_of_one_length_and_layout_all_fit() -> None:
-    """Wherever their values are, each value is its own."""
+    """Each row has its own values."""
     found = fitting(TEMPERATURE, EVEN)
     assert {row: row_of(TEMPERATURE, payload) for row, payload in enumerate(EVEN)} == found
 
 
-def test_a_quote_too_many_is_not_made_up_for_by_one_too_few() -> None:
-    """Rows of one length that together have as many quotes as they should."""
+def test_an_extra_quote_is_not_made_up_for_by_a_missing_one() -> None:
+    """In rows of one length that together have the right number of quotes."""
     schema = TypedSchema("t", {"type": "object", "properties": {"s": {"type": "string"}}})
     payloads = [b'{"s":"abc"}', b'{"s":"a"c"}', b'{"s":"abc }', b'{"s":"xyz"}']
     assert {0: ["abc"], 3: ["xyz"]} == fitting(schema, payloads)
 
 
 def test_a_member_that_is_forbidden_shows_no_shape() -> None:
-    """While one that is not described is passed over, and only looked at."""
+    """One that the schema does not describe is checked but not kept."""
     payloads = [b'{"n":1,"other":2.5}', b'{"n":1,"other":02}', b'{"n":3,"other":4}']
     assert Shape.of(payloads[0], BOUNDED) is None
     assert {0: [1, None], 2: [3, None]} == fitting(OPEN, payloads)
 
 
-def test_payloads_of_many_quotes_are_left_to_the_decoder() -> None:
-    """Where each of their quotes is would need eight times their memory."""
+def test_payloads_with_many_quotes_are_left_to_the_decoder() -> None:
+    """The positions of their quotes would need eight times their memory."""
     quotes = b'"' * 8 * (QUOTES_FACTOR_MAX + 1)
     assert {} == fitting(TEMPERATURE, [GOOD, *[quotes] * 4])
     assert [0] == list(fitting(TEMPERATURE, [GOOD, *[quotes[:8]] * 4]))

@@ -1,4 +1,4 @@
-"""Opening sealed payloads: the right key only, and only what was meant for the topic."""
+"""Opening sealed payloads: only with the right key, and only on the topic they are for."""
 
 import base64
 from pathlib import Path
@@ -41,8 +41,8 @@ def test_the_right_key_opens_with_and_without_an_envelope() -> None:
     assert b"" == unsealing().open(empty, text_of(SENDER), topic="t", schema_id=b"")
 
 
-def test_what_is_not_sealed_is_passed_on() -> None:
-    """JSON text is nobody's secret, and a box has forty bytes at least."""
+def test_a_payload_that_is_not_sealed_is_passed_on() -> None:
+    """JSON text is not sealed, and a box has at least forty bytes."""
     for payload in (b'{"text":"' + b"x" * 100 + b'"}', b"short"):
         assert payload == unsealing().open(payload, text_of(SENDER), topic="t", schema_id=b"")
 
@@ -62,10 +62,10 @@ REFUSED = {
     "reflected": (READER, enveloped(OTHER_SENDER), text_of(SENDER), "by another"),
     "cut off": (READER, enveloped(OTHER_SENDER[:40]), text_of(SENDER), "truncated"),
     "cut in the topic": (READER, enveloped(OTHER_SENDER[:51]), text_of(SENDER), "truncated"),
-    "no base64": (READER, sealed(), b"????", "not base64"),
-    "no key": (READER, sealed(), b"AAAA", "not 32 bytes"),
-    "nobody's key": (READER, sealed(), base64.b64encode(bytes(32)), "low order"),
-    "second spelling": (
+    "not base64": (READER, sealed(), b"????", "not base64"),
+    "not a key": (READER, sealed(), b"AAAA", "not 32 bytes"),
+    "a key of low order": (READER, sealed(), base64.b64encode(bytes(32)), "low order"),
+    "a key that is not canonical": (
         READER,
         sealed(),
         base64.b64encode(b"\xf5" + b"\xff" * 31),
@@ -83,8 +83,8 @@ def test_everything_else_stays_sealed(
         unsealing(reader).open(box, sender, topic="t", schema_id=b"s")
 
 
-def test_a_sender_that_is_not_trusted_is_not_opened() -> None:
-    """A box proves that somebody holds a key, not who."""
+def test_a_box_of_an_untrusted_sender_is_not_opened() -> None:
+    """A box proves that its sender holds a key, not who the sender is."""
     trusting = unsealing(trusted=[STRANGER.public_key])
 
     with pytest.raises(NotUnsealedError, match="not trusted"):
@@ -114,7 +114,7 @@ def test_the_key_is_read_from_its_owners_file(tmp_path: Path) -> None:
         Unsealing.from_file(tmp_path / "none")
 
 
-def test_keys_that_cannot_be_keys_are_refused() -> None:
+def test_invalid_keys_are_refused() -> None:
     """Before anything is read."""
     with pytest.raises(ConfigError, match="private_key"):
         Unsealing(b"short")

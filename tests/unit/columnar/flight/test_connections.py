@@ -37,7 +37,7 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize(("address", "fits"), ADDRESSES.items())
-def test_an_address_is_judged_before_it_is_used(address: str, fits: bool) -> None:
+def test_an_address_is_validated_before_it_is_used(address: str, fits: bool) -> None:
     """The error says what an address looks like."""
     if fits:
         assert address == Connection(address, "key", None).address
@@ -47,8 +47,8 @@ def test_an_address_is_judged_before_it_is_used(address: str, fits: bool) -> Non
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "schlüssel"])
-def test_a_key_that_cannot_be_one_is_refused_without_being_told(key: str) -> None:
-    """A header carries plain characters; the text of the error holds nothing of the key."""
+def test_an_invalid_key_is_refused_without_repeating_it(key: str) -> None:
+    """A header carries plain characters only; the error does not contain the key."""
     with pytest.raises(ConfigError, match=r"^api_key: ") as caught:
         Connection("grpc://h:1", key, None)
     assert not key or key not in str(caught.value)
@@ -82,12 +82,12 @@ REFUSALS: list[tuple[Exception, type[BraidError], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "kind", "text"), REFUSALS)
-def test_what_an_endpoint_says_is_an_exception_of_ours(
-    said: Exception, kind: type[BraidError], text: str
+@pytest.mark.parametrize(("raised", "kind", "text"), REFUSALS)
+def test_an_error_of_an_endpoint_becomes_one_of_ours(
+    raised: Exception, kind: type[BraidError], text: str
 ) -> None:
-    """Typed and in one line, also when the server knows nothing of our errors."""
-    with scripted(error=said) as server:
+    """Typed and in one line, even if the server knows nothing of our errors."""
+    with scripted(error=raised) as server:
         with pytest.raises(BraidError) as caught:
             server.connection().ask("x", Text("?"), Text)
 
@@ -95,8 +95,8 @@ def test_what_an_endpoint_says_is_an_exception_of_ours(
         assert text.replace("ADDRESS", server.address) == str(caught.value)
 
 
-def test_an_endpoint_that_is_not_there_is_unavailable() -> None:
-    """So is one that ends in the middle: whoever waits long enough may be served."""
+def test_an_endpoint_that_does_not_listen_is_unavailable() -> None:
+    """The error is one line, and a later attempt may succeed."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         connection = Connection(f"grpc://127.0.0.1:{taken.getsockname()[1]}", "key", None)
@@ -105,8 +105,8 @@ def test_an_endpoint_that_is_not_there_is_unavailable() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_not_flight_at_all_is_unavailable() -> None:
-    """A peer that speaks something else, or nothing, is no traceback."""
+def test_a_peer_that_does_not_speak_flight_is_unavailable() -> None:
+    """The caller gets an error of ours, and no traceback of the library's."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
 
@@ -128,7 +128,7 @@ def test_what_is_not_flight_at_all_is_unavailable() -> None:
 
 
 def test_a_connection_is_closed_and_opened_again() -> None:
-    """Closing twice is fine, and the next call connects anew."""
+    """Closing twice is fine, and the next call connects again."""
     with scripted(answers=[HI]) as server:
         connection = server.connection()
         for _ in range(2):
@@ -137,8 +137,8 @@ def test_a_connection_is_closed_and_opened_again() -> None:
             connection.close()
 
 
-def test_a_connection_can_be_pickled_also_while_it_is_open() -> None:
-    """What travels is what is needed to connect."""
+def test_a_connection_can_be_pickled_even_while_it_is_open() -> None:
+    """Only what is needed to connect is pickled."""
     with scripted(answers=[HI]) as server:
         connection = server.connection()
         connection.ask("x", Text("?"), Text)

@@ -1,4 +1,4 @@
-"""Errors that travel."""
+"""Errors that cross the network."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_an_error_arrives_as_it_was_raised(error: BraidError) -> None:
 
 
 def test_a_loss_names_the_endpoint_instead_of_the_brokers_directory() -> None:
-    """Whoever reads over the network knows no directory, and need not."""
+    """A remote reader does not know the directory, and need not."""
     loss = Loss(3, 9, RETAINED)
     found = decode_failure(encode_failure(DataLossError("/srv/data", loss)), ADDRESS)
 
@@ -74,23 +74,23 @@ def test_the_documentation_names_every_kind_with_its_fields() -> None:
     document = Path(__file__).parents[4] / "docs" / "protocols" / "flight.md"
     table = document.read_text("utf-8").partition("## Errors")[2].partition("## Limits")[0]
     for error in [*ERRORS, DataLossError("x", Loss(1, 2, RETAINED))]:
-        said = json.loads(encode_failure(error))
-        kind = said.pop("error")
+        fields = json.loads(encode_failure(error))
+        kind = fields.pop("error")
         (row,) = (line for line in table.splitlines() if f"`{kind}`" in line)
 
-        assert [] == [name for name in said if f"`{name}`" not in row]
+        assert [] == [name for name in fields if f"`{name}`" not in row]
 
 
-def test_what_clients_do_not_know_is_the_endpoints_own_failure() -> None:
-    """A poisoned log is nothing that a reader could do anything about."""
+def test_an_error_that_clients_do_not_know_is_the_endpoints_failure() -> None:
+    """There is nothing that a reader could do about a poisoned log."""
     found = decode_failure(encode_failure(LogPoisonedError("write", "EIO")), ADDRESS)
 
     assert isinstance(found, EndpointFailedError)
     assert "log poisoned: write failed: EIO" == str(found)
 
 
-def test_a_long_text_is_cut_and_a_strange_one_made_harmless() -> None:
-    """An error travels in headers: they are short, and no text breaks them."""
+def test_a_long_text_is_truncated_and_a_strange_one_made_harmless() -> None:
+    """An error is sent in headers, which are short, and which no text may break."""
     found = decode_failure(encode_failure(NotAllowedError("subscribe", "ü" * 65_535)), ADDRESS)
     strange = decode_failure(encode_failure(BadRequestError("\ud800")), ADDRESS)
 
@@ -107,6 +107,6 @@ def test_a_long_text_is_cut_and_a_strange_one_made_harmless() -> None:
         *(b'{"text":"x"}', b'{"error":"unavailable"}', b'{"error":"data_loss","first_id":1}'),
     ],
 )
-def test_what_is_no_error_of_ours_is_none(data: bytes) -> None:
-    """A proxy, a library or another version may say anything."""
+def test_data_that_is_no_error_of_ours_is_ignored(data: bytes) -> None:
+    """A proxy, a library or another version may send anything."""
     assert None is decode_failure(data, ADDRESS)

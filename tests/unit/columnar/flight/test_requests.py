@@ -28,15 +28,19 @@ MESSAGES = [
 REFUSED = {
     "not JSON": (requests.ReadRequest, b"{", "is not a ReadRequest"),
     "not UTF-8": (requests.StageRequest, b'{"topic":"\xff"}', "is not a StageRequest"),
-    "no object": (requests.ReadRequest, b"[]", "Expected `object`"),
+    "not an object": (requests.ReadRequest, b"[]", "Expected `object`"),
     "deeply nested": (requests.ReadRequest, b'{"topics":' + b"[" * 100_000, "ReadRequest"),
     "an unknown field": (requests.ReadRequest, b'{"colour":1}', "unknown field `colour`"),
     "a pattern": (requests.ReadRequest, b'{"pattern":"(a+)+"}', "unknown field `pattern`"),
     "a wrong type": (requests.ReadRequest, b'{"start":"1"}', r"\$.start"),
-    "a number that no log has": (requests.ReadRequest, b'{"end":9223372036854775808}', "end"),
+    "a number too large for a log": (
+        requests.ReadRequest,
+        b'{"end":9223372036854775808}',
+        "end",
+    ),
     "a huge number": (requests.AdvanceRequest, b'{"start":' + b"9" * 400 + b"}", "start"),
-    "something that is missing": (requests.AdvanceRequest, b"", "missing required field"),
-    "no stage's id": (requests.AbortRequest, b'{"stages":["../../x"]}', "stages"),
+    "a missing field": (requests.AdvanceRequest, b"", "missing required field"),
+    "not a stage's id": (requests.AbortRequest, b'{"stages":["../../x"]}', "stages"),
     "a stage's id and more": (
         requests.AbortRequest,
         b'{"stages":["%b\\n"]}' % STAGE.encode(),
@@ -46,13 +50,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_survives_the_way(message: requests.Message) -> None:
-    """What is encoded is decoded to the same."""
+def test_a_message_survives_a_round_trip(message: requests.Message) -> None:
+    """Decoding gives what was encoded."""
     assert message == decode(type(message), encode(message))
 
 
 @pytest.mark.parametrize(("kind", "data", "problem"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_request_is_refused(
+def test_an_invalid_request_is_refused(
     kind: type[requests.Message], data: bytes, problem: str
 ) -> None:
     """The error says what was expected."""
@@ -61,12 +65,12 @@ def test_what_is_no_request_is_refused(
 
 
 def test_a_request_without_fields_may_be_empty() -> None:
-    """No bytes at all stand for no fields at all."""
+    """No bytes stand for no fields."""
     assert requests.OffsetsRequest() == decode(requests.OffsetsRequest, b"")
 
 
-def test_the_length_is_judged_first() -> None:
-    """At the limit it is read, beyond it not even looked at."""
+def test_the_length_is_checked_first() -> None:
+    """A request at the limit is read; a longer one is not even parsed."""
     data = encode(requests.StageRequest("t"))
 
     assert "t" == decode(requests.StageRequest, data, bytes_max=len(data)).topic
@@ -74,15 +78,15 @@ def test_the_length_is_judged_first() -> None:
         decode(requests.StageRequest, data, bytes_max=4)
 
 
-def test_an_answer_may_say_more_than_is_known() -> None:
-    """A later broker is still understood; only requests must be known in full."""
+def test_an_answer_may_have_unknown_fields() -> None:
+    """So clients understand a newer broker; only requests are strict."""
     data = b'{"earliest":1,"latest":2,"durable":true}'
 
     assert requests.OffsetsAnswer(1, 2) == decode(requests.OffsetsAnswer, data)
 
 
 def test_a_text_that_json_cannot_carry_is_refused() -> None:
-    """Lone surrogates are nobody's topic."""
+    """No topic has lone surrogates."""
     with pytest.raises(BadRequestError, match="lone surrogates"):
         encode(requests.StageRequest("\ud800"))
 

@@ -27,8 +27,8 @@ def rows(*values: bytes) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.binary())], schema=SCHEMA)
 
 
-def test_the_last_thing_sent_is_how_many_rows_there_were() -> None:
-    """The mark stands on a batch of its own, so that it is never lost with rows."""
+def test_the_number_of_rows_is_sent_last() -> None:
+    """The mark has a batch of its own, so that it is never lost with rows."""
     with scripted(answers=[encode(STAGE)]) as server:
         found = send_stage(server.connection(), "t", SCHEMA, [rows(b"1", b"2"), rows(b"3")])
 
@@ -37,44 +37,44 @@ def test_the_last_thing_sent_is_how_many_rows_there_were() -> None:
 
 
 def test_a_stage_may_be_empty() -> None:
-    """No batch at all, and a mark that says so."""
+    """It has no rows, and a mark that says so."""
     with scripted(answers=[encode(STAGE)]) as server:
         send_stage(server.connection(), None, SCHEMA, [])
 
         assert [(0, encode(EndOfStage(0)))] == server.received
 
 
-def test_nobody_is_called_before_there_is_a_row() -> None:
-    """A task that waits for rows takes no place from those that have some."""
+def test_the_endpoint_is_not_called_before_there_is_a_row() -> None:
+    """A task that waits for rows must not keep out one that has some."""
     failing = (rows(bytes(1 // none)) for none in [0])
     with pytest.raises(ZeroDivisionError):
         send_stage(Connection("grpc://127.0.0.1:1", "k", None), "t", SCHEMA, failing)
 
 
 def test_rows_that_fail_in_the_middle_leave_no_mark() -> None:
-    """The broker must see that it has not got all of them."""
+    """The broker must notice that it did not get all of them."""
 
-    def two_and_no_more() -> Iterator[pa.RecordBatch]:
+    def one_and_no_more() -> Iterator[pa.RecordBatch]:
         yield rows(b"1")
         raise ZeroDivisionError
 
     with scripted(answers=[encode(STAGE)]) as server:
         with pytest.raises(ZeroDivisionError):
-            send_stage(server.connection(), "t", SCHEMA, two_and_no_more())
+            send_stage(server.connection(), "t", SCHEMA, one_and_no_more())
 
         assert [(1, None)] == server.received
 
 
-def test_a_refusal_is_heard_while_sending() -> None:
-    """However much is still to be sent, the reason is what is raised."""
+def test_a_refusal_is_noticed_while_sending() -> None:
+    """The client raises the reason, however much is still to be sent."""
     error = fl.FlightServerError("no", encode_failure(RefusedRowError(0, "value is null")))
     batch = rows(*100 * [bytes(10_000)])
     with scripted(error=error) as server, pytest.raises(RefusedRowError, match="row 0: value"):
         send_stage(server.connection(), "t", SCHEMA, (batch for _ in range(200)))
 
 
-def test_an_endpoint_that_says_nothing_has_no_stage() -> None:
-    """Without an answer nothing is known of the rows."""
+def test_a_stage_without_an_answer_is_an_error() -> None:
+    """Without one, the client knows nothing about its rows."""
     with (
         scripted(answers=[]) as server,
         pytest.raises(BrokenStreamError, match="has not confirmed"),
@@ -82,8 +82,8 @@ def test_an_endpoint_that_says_nothing_has_no_stage() -> None:
         send_stage(server.connection(), "t", SCHEMA, [rows(b"1")])
 
 
-def test_an_endpoint_that_is_not_there_is_unavailable() -> None:
-    """The rows were looked at, and are the caller's to send again."""
+def test_an_endpoint_that_does_not_listen_is_unavailable() -> None:
+    """The caller has to send the rows again."""
     connection = Connection("grpc://127.0.0.1:1", "k", None)
     with pytest.raises(UnavailableError):
         send_stage(connection, "t", SCHEMA, [rows(b"1")])

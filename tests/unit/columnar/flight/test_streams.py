@@ -1,4 +1,4 @@
-"""Batches that come over the network: whole, or an error."""
+"""Batches read over the network: complete, or an error."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from braidmq.columnar.flight.failures import (
 )
 from braidmq.columnar.flight.requests import EndOfRead, LostIds, ReadRequest, encode
 from braidmq.columnar.flight.streams import FetchedBatches, FetchedColumns, columns_to_fetch
-from tests.unit.columnar.endpoints import passed_over, scripted
+from tests.unit.columnar.endpoints import scripted, skipped_line
 
 NAMES = ["topic", "offset"]
 SCHEMA = schema_of(NAMES)
@@ -38,17 +38,17 @@ def end(rows: int, *losses: LostIds) -> tuple[pa.RecordBatch, bytes]:
     return NOTHING, encode(EndOfRead(rows, list(losses)))
 
 
-def test_a_stream_that_comes_to_its_end_is_what_was_sent(
+def test_a_complete_stream_is_what_was_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its last batch is the mark, which is nobody's row; what was lost is passed on, aloud."""
+    """Its last batch is a mark without rows; losses are passed on and logged."""
     losses: list[Loss] = []
     with scripted(schema=SCHEMA, stream=[TWO, TWO, end(4, LostIds(7, 9, "gone"))]) as server:
         found = fetched(server.connection(), losses)
 
         assert SCHEMA == found.schema
         assert [TWO, TWO] == list(found)
-        assert [passed_over(server.address, Loss(7, 9, "gone"))] == caplog.messages
+        assert [skipped_line(server.address, Loss(7, 9, "gone"))] == caplog.messages
     assert [Loss(7, 9, "gone")] == losses
 
 
@@ -62,7 +62,7 @@ BROKEN: dict[str, tuple[list[Any], str]] = {
 
 @pytest.mark.parametrize(("stream", "problem"), BROKEN.values(), ids=BROKEN)
 def test_a_short_read_is_never_silent(stream: list[Any], problem: str) -> None:
-    """A stream that ends well, and early, is an error all the same."""
+    """A stream that ends early is an error, even if the endpoint reports none."""
     with (
         scripted(schema=SCHEMA, stream=stream) as server,
         pytest.raises(BrokenStreamError, match=problem),
@@ -71,7 +71,7 @@ def test_a_short_read_is_never_silent(stream: list[Any], problem: str) -> None:
 
 
 def test_an_error_in_the_middle_comes_after_the_rows_before_it() -> None:
-    """It is raised as what it is."""
+    """It keeps its type and its text."""
     error = fl.FlightUnavailableError("no", encode_failure(UnavailableError("shutting down")))
     with scripted(schema=SCHEMA, stream=[TWO], error=error) as server:
         found = fetched(server.connection())
@@ -81,7 +81,7 @@ def test_an_error_in_the_middle_comes_after_the_rows_before_it() -> None:
             next(found)
 
 
-def test_a_mark_that_is_none_is_the_endpoints_fault() -> None:
+def test_a_malformed_mark_is_the_endpoints_fault() -> None:
     """Nothing is guessed."""
     with (
         scripted(schema=SCHEMA, stream=[(NOTHING, b"{}")]) as server,
@@ -90,8 +90,8 @@ def test_a_mark_that_is_none_is_the_endpoints_fault() -> None:
         list(fetched(server.connection()))
 
 
-def test_other_columns_than_were_asked_for_are_refused() -> None:
-    """Types are a contract with Spark; a version that has others says so at once."""
+def test_columns_other_than_those_requested_are_refused() -> None:
+    """Types are a contract with Spark, so a difference is reported at once."""
     other = pa.schema([("topic", pa.large_string()), ("offset", pa.int64())])
     with (
         scripted(schema=other, stream=[]) as server,
@@ -100,8 +100,8 @@ def test_other_columns_than_were_asked_for_are_refused() -> None:
         list(fetched(server.connection()))
 
 
-def test_nothing_is_asked_before_the_first_batch() -> None:
-    """The schema is known without the endpoint, and closing what was not begun is fine."""
+def test_nothing_is_requested_before_the_first_batch() -> None:
+    """The schema is known without the endpoint; a read that has not begun can be closed."""
     found = fetched(Connection("grpc://127.0.0.1:1", "key", None))
 
     assert SCHEMA == found.schema
@@ -109,8 +109,8 @@ def test_nothing_is_asked_before_the_first_batch() -> None:
     assert [] == list(found)
 
 
-def test_what_is_decoded_is_fetched_too() -> None:
-    """Only what the decoding needs, and nothing twice."""
+def test_columns_that_decoding_needs_are_fetched_too() -> None:
+    """Only those, and none of them twice."""
     typed = Decoding(TypedSchema.built_in("sensor.Temperature"))
     opened = Decoding(unsealing=Unsealing(bytes(range(32))))
 

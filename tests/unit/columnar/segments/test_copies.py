@@ -12,19 +12,19 @@ from braidmq.wal.format import RECORD_HEADER_BYTES, encode_record
 HOLE = b"between"
 
 
-def laid(texts: list[bytes]) -> tuple[bytes, np.ndarray, np.ndarray]:
+def spaced(texts: list[bytes]) -> tuple[bytes, np.ndarray, np.ndarray]:
     """Return records with holes between them, and where they start and end."""
     data = b""
-    places = []
+    positions = []
     for number, text in enumerate(texts):
         record = encode_record(number + 1, b"\x01" + text, fence=number == 1)
-        places.append((len(data), len(data) + len(record)))
+        positions.append((len(data), len(data) + len(record)))
         data += record + HOLE
-    starts, ends = np.array(places, np.int64).reshape(-1, 2).T
+    starts, ends = np.array(positions, np.int64).reshape(-1, 2).T
     return data, starts, ends
 
 
-def are_found(data: bytes, starts: np.ndarray, ends: np.ndarray) -> bool:
+def are_intact(data: bytes, starts: np.ndarray, ends: np.ndarray) -> bool:
     ids = np.arange(1, len(starts) + 1)
     return None not in copies(pa.py_buffer(data), ids, starts, ends)
 
@@ -32,7 +32,7 @@ def are_found(data: bytes, starts: np.ndarray, ends: np.ndarray) -> bool:
 @given(st.lists(st.binary(max_size=99), min_size=1, max_size=20))
 def test_bodies_are_copied_and_verified(bodies: list[bytes]) -> None:
     """Of any number and length; `moved` says where they are now."""
-    data, starts, ends = laid(bodies)
+    data, starts, ends = spaced(bodies)
 
     [found] = copies(pa.py_buffer(data), np.arange(1, len(starts) + 1), starts, ends)
 
@@ -50,33 +50,33 @@ def test_bodies_are_copied_and_verified(bodies: list[bytes]) -> None:
 def test_damage_anywhere_in_a_record_is_found(data: st.DataObject) -> None:
     """A changed byte of any record; between records it does not matter."""
     bodies = data.draw(st.lists(st.binary(max_size=40), min_size=1, max_size=9))
-    log, starts, ends = laid(bodies)
+    log, starts, ends = spaced(bodies)
     at = data.draw(st.integers(0, len(log) - 1))
     changed = bytearray(log)
     changed[at] ^= data.draw(st.integers(1, 255))
 
     is_between = not bool(np.any((starts <= at) & (at < ends)))
 
-    assert is_between == are_found(bytes(changed), starts, ends)
+    assert is_between == are_intact(bytes(changed), starts, ends)
 
 
-def test_checksums_that_were_exchanged_are_found() -> None:
-    """All of the bytes are there, but not each where it belongs."""
-    data, starts, ends = laid([b"one", b"two"])
+def test_swapped_checksums_are_found() -> None:
+    """All the bytes are there, but not where they belong."""
+    data, starts, ends = spaced([b"one", b"two"])
     changed = bytearray(data)
     first, second = (slice(start + 12, start + 16) for start in starts.tolist())
     changed[first], changed[second] = changed[second], changed[first]
 
-    assert are_found(data, starts, ends)
-    assert not are_found(bytes(changed), starts, ends)
+    assert are_intact(data, starts, ends)
+    assert not are_intact(bytes(changed), starts, ends)
 
 
 @pytest.mark.parametrize(
-    "wrong", ["other ids", "out of order", "empty", "backwards", "too long", "behind the end"]
+    "wrong", ["other ids", "out of order", "empty", "backwards", "too long", "past the end"]
 )
-def test_places_that_cannot_be_are_refused_before_anything_is_read(wrong: str) -> None:
-    """They come from an index that nobody has verified."""
-    data, starts, ends = laid([b"one", b"two", b"three"])
+def test_impossible_positions_are_refused_before_anything_is_read(wrong: str) -> None:
+    """They come from an index that is not verified."""
+    data, starts, ends = spaced([b"one", b"two", b"three"])
     ids = np.arange(1, 4)
     if wrong == "other ids":
         ids = ids + 1
@@ -103,9 +103,9 @@ def test_no_records_need_no_copy() -> None:
 
 
 def test_a_record_as_long_as_a_segment_is_copied_alone() -> None:
-    """A group has at least one."""
+    """A group has at least one record."""
     bodies = [b"a", bytes(5 * 1024 * 1024), b"b"]
-    data, starts, ends = laid(bodies)
+    data, starts, ends = spaced(bodies)
 
     found = list(copies(pa.py_buffer(data), np.arange(1, 4), starts, ends))
 

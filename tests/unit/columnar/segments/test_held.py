@@ -66,29 +66,29 @@ def files_mapped(path: Path) -> list[str]:
 
 
 def opened_segments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list of the segments that are mapped from now on, by their first ids."""
+    """Record the segments that are mapped from now on, by their first ids."""
     mapped: list[int] = []
     make = Segment.__init__
 
-    def noted(self: Segment, root: Path, first_id: int, *rest: Any, **more: Any) -> None:  # noqa: ANN401 - as it is
+    def recording(self: Segment, root: Path, first_id: int, *rest: Any, **more: Any) -> None:  # noqa: ANN401 - passed on
         mapped.append(first_id)
         make(self, root, first_id, *rest, **more)
 
-    monkeypatch.setattr(Segment, "__init__", noted)
+    monkeypatch.setattr(Segment, "__init__", recording)
     return mapped
 
 
-def unnoticed(path: Path, offset: int) -> None:
-    """Flip a bit as a disk does: nothing but the bytes is changed, and the map sees it."""
+def flip_unnoticed(path: Path, offset: int) -> None:
+    """Flip a bit as a failing disk does: the file's times stay, but the mapping changes."""
     before = path.stat()
     flip(path, offset)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_a_second_read_of_few_topics_maps_only_what_grows(
+def test_a_second_read_of_few_topics_maps_only_the_growing_segment(
     log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sealed segments are there still; what they say is the same."""
+    """Sealed segments are still mapped, and the rows are the same."""
     expected = columnar.read(log.path, topics=["rare"])
     assert expected == log.read(topics=["rare"])
     mapped = opened_segments(monkeypatch)
@@ -102,7 +102,7 @@ def test_a_second_read_of_few_topics_maps_only_what_grows(
 def test_a_read_of_all_topics_holds_nothing(
     log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pages are the whole log, and would count for the process."""
+    """It touches the whole log, whose pages would count as the process's memory."""
     log.read()
     mapped = opened_segments(monkeypatch)
     log.read()
@@ -113,16 +113,16 @@ def test_a_read_of_all_topics_holds_nothing(
 def test_a_read_that_stops_early_gives_its_segment_back(
     log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever limits a batch looks at no more than that."""
-    behind = log.advance(1, topics=["rare"], messages=1)
+    """A read with a limit looks at no more than that."""
+    end = log.advance(1, topics=["rare"], messages=1)
     mapped = opened_segments(monkeypatch)
 
-    assert behind == log.advance(1, topics=["rare"], messages=1)
+    assert end == log.advance(1, topics=["rare"], messages=1)
     assert [] == mapped
 
 
-def test_a_segment_is_read_by_one_at_a_time(log: DirectoryLog) -> None:
-    """What was verified, and an index that was made anew, belong to one read."""
+def test_a_segment_serves_one_read_at_a_time(log: DirectoryLog) -> None:
+    """What was verified, and an index that was rebuilt, belong to one read."""
     segment, kept = sealed(log.path), HeldSegments()
     kept.give(segment)
 
@@ -131,10 +131,10 @@ def test_a_segment_is_read_by_one_at_a_time(log: DirectoryLog) -> None:
 
 
 @pytest.mark.parametrize("ending", ["wal", "idx"])
-def test_a_file_that_was_written_or_replaced_is_mapped_anew(
+def test_a_file_that_was_written_or_replaced_is_mapped_again(
     log: DirectoryLog, ending: str
 ) -> None:
-    """As a repair does it, or a broker that makes an index again; or it is gone."""
+    """By a repair, or by a broker that rebuilds an index; a missing file is not held either."""
     segment, kept = sealed(log.path), HeldSegments()
     path = segment_files(log.path)[0].with_suffix(f".{ending}")
 
@@ -163,8 +163,8 @@ def test_another_last_id_is_another_segment(log: DirectoryLog) -> None:
     assert kept.take(segment.first_id, segment.last_id + 1) is None
 
 
-def test_what_grows_or_was_verified_as_a_whole_is_not_held(log: DirectoryLog) -> None:
-    """The one changes, and of the other nothing would ever be verified again."""
+def test_a_growing_or_a_fully_verified_segment_is_not_held(log: DirectoryLog) -> None:
+    """The one changes, and the other would never be verified again."""
     kept = HeldSegments()
     growing = int(segment_files(log.path)[-1].stem)
     walked = sealed(log.path)
@@ -178,18 +178,19 @@ def three_segments(path: Path) -> list[Segment]:
     """Return the first three segments of a log, which are sealed."""
     first_ids = [int(found.stem) for found in segment_files(path)[:4]]
     return [
-        Segment(path, first, behind - 1, sealed=True) for first, behind in pairwise(first_ids)
+        Segment(path, first, following - 1, sealed=True)
+        for first, following in pairwise(first_ids)
     ]
 
 
 def held_of(kept: HeldSegments, segments: list[Segment]) -> list[bool]:
-    """Tell which segments are held; they are taken out."""
+    """Say which segments are held, and take them out."""
     found = [kept.take(segment.first_id, segment.last_id) for segment in segments]
     return [segment is not None for segment in found]
 
 
 def bounded(monkeypatch: pytest.MonkeyPatch, by: str, segments: list[Segment]) -> HeldSegments:
-    """Return what has room for two segments, by their number or by their bytes."""
+    """Return a holder with room for two segments, by their number or by their bytes."""
     if by == "number":
         monkeypatch.setattr(held, "HELD_SEGMENTS_MAX", 2)
         return HeldSegments()
@@ -200,7 +201,7 @@ def bounded(monkeypatch: pytest.MonkeyPatch, by: str, segments: list[Segment]) -
 def test_segments_of_the_last_read_are_held_rather_than_older_ones(
     log: DirectoryLog, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """Files are open as long as they are mapped, and their pages count: there are bounds."""
+    """Mapped files stay open and their pages count, so there are bounds."""
     segments = three_segments(log.path)
     kept = bounded(monkeypatch, by, segments)
     for segment in segments:
@@ -214,7 +215,7 @@ def test_segments_of_the_last_read_are_held_rather_than_older_ones(
 def test_a_read_of_more_segments_than_fit_finds_the_first_of_them_again(
     log: DirectoryLog, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """Each would be let go of just before its turn, if the oldest one always went."""
+    """If the oldest were always dropped, each would go just before its turn."""
     segments = three_segments(log.path)
     kept = bounded(monkeypatch, by, segments)
     reads = []
@@ -245,23 +246,23 @@ def test_every_read_verifies_what_it_uses(
     monkeypatch.setattr(verifying, "RECORD_COST_BYTES", record_cost_bytes)
     log.read(topics=[topic])
     first = segment_files(log.path)[0]
-    place = first.read_bytes().index(b"payload" if topic == "rare" else b"x" * 30)
-    unnoticed(first, place)
+    at = first.read_bytes().index(b"payload" if topic == "rare" else b"x" * 30)
+    flip_unnoticed(first, at)
 
     with pytest.raises(DamagedLogError):
         log.read(topics=[topic])
 
 
-def test_every_read_verifies_the_rows_that_it_uses(log: DirectoryLog) -> None:
-    """A row that has changed since the last read is made anew, and nothing is amiss."""
+def test_every_read_verifies_the_index_rows_that_it_uses(log: DirectoryLog) -> None:
+    """A row that has changed since the last read is rebuilt, and the result is the same."""
     expected = log.read(topics=["often"], columns=["offset", "timestamp"])
-    unnoticed(segment_files(log.path)[0].with_suffix(".idx"), 32 + 5 * 32 + 8)
+    flip_unnoticed(segment_files(log.path)[0].with_suffix(".idx"), 32 + 5 * 32 + 8)
 
     assert expected == log.read(topics=["often"], columns=["offset", "timestamp"])
 
 
-def test_what_retention_has_deleted_is_let_go_of(tmp_path: Path) -> None:
-    """At the next question, whatever it is: the room on the disk is free again."""
+def test_segments_that_retention_deleted_are_released(tmp_path: Path) -> None:
+    """At the next call, whichever it is, so that the disk space is freed."""
     with log_of(tmp_path, BODIES, segment_bytes=MEDIUM) as wal:
         log = DirectoryLog(tmp_path)
         log.read(topics=["rare"])
@@ -275,8 +276,8 @@ def test_what_retention_has_deleted_is_let_go_of(tmp_path: Path) -> None:
         assert expected == log.read(topics=["rare"])
 
 
-def test_a_closed_log_holds_nothing_and_can_be_asked_again(log: DirectoryLog) -> None:
-    """What it gives is the same."""
+def test_a_closed_log_holds_nothing_and_can_be_read_again(log: DirectoryLog) -> None:
+    """It gives the same rows."""
     expected = log.read(topics=["rare"])
     assert files_mapped(log.path)
     log.close()
@@ -286,7 +287,7 @@ def test_a_closed_log_holds_nothing_and_can_be_asked_again(log: DirectoryLog) ->
 
 
 def test_a_log_that_was_pickled_holds_nothing(log: DirectoryLog) -> None:
-    """A task of Spark has it, whose memory must not grow with the log."""
+    """It is for a Spark task, whose memory must not grow with the log."""
     copied = pickle.loads(pickle.dumps(log))  # noqa: S301 - it is our own
     assert log.read(topics=["rare"]) == copied.read(topics=["rare"])
     log.close()
@@ -302,7 +303,7 @@ from braidmq import columnar
 
 path, room = sys.argv[1], int(sys.argv[2])
 with columnar.open_log(path) as log:
-    log.read(topics=["rare"], end=2)  # whatever a first read needs is there
+    log.read(topics=["rare"], end=2)  # loads whatever a first read needs
     log.close()
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
@@ -310,7 +311,7 @@ with columnar.open_log(path) as log:
 """
 
 
-def test_where_addresses_are_few_less_is_held(tmp_path: Path) -> None:
+def test_less_is_held_where_address_space_is_limited(tmp_path: Path) -> None:
     """Spark can limit what its Python processes may map, and so can `ulimit`."""
     bodies = [message("rare", b"x"), *[message("often", b"y" * MIB) for _ in range(12)]] * 8
     write_log(tmp_path, bodies, segment_bytes=12 * MIB)
@@ -321,34 +322,34 @@ def test_where_addresses_are_few_less_is_held(tmp_path: Path) -> None:
     assert ("8\n", 0) == (run.stdout, run.returncode), run.stderr
 
 
-def looked_through(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list of the segments whose topics are looked through from now on."""
-    looked: list[int] = []
+def searched_segments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the segments whose topics are searched from now on."""
+    searched: list[int] = []
     remember = Segment.remember
 
-    def noted(self: Segment, question: Question, chosen: Numbers) -> None:
-        looked.append(self.first_id)
+    def recording(self: Segment, question: Question, chosen: Numbers) -> None:
+        searched.append(self.first_id)
         remember(self, question, chosen)
 
-    monkeypatch.setattr(Segment, "remember", noted)
-    return looked
+    monkeypatch.setattr(Segment, "remember", recording)
+    return searched
 
 
-def test_where_few_records_are_is_known_when_they_are_read_again(
+def test_the_positions_of_few_records_are_remembered(
     log: DirectoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the topics that were read last; and those of a common topic would need memory."""
-    looked = looked_through(monkeypatch)
+    """For the topics that were read last; those of a common topic would take too much."""
+    searched = searched_segments(monkeypatch)
     first_ids = [int(path.stem) for path in segment_files(log.path)]
     log.read(topics=["rare"])
-    assert first_ids == looked
+    assert first_ids == searched
     log.read(topics=["rare"])
-    assert [*first_ids, first_ids[-1]] == looked  # the last one grows
-    looked.clear()
+    assert [*first_ids, first_ids[-1]] == searched  # the last one grows
+    searched.clear()
     for _ in range(2):
         log.read(topics=["often"])
 
-    assert first_ids * 2 == looked
+    assert first_ids * 2 == searched
 
 
 RARE = [message(topic, b"payload") for topic in ("a", "b", "c")]
@@ -357,8 +358,8 @@ MIXED = [body for rare in RARE * 8 for body in (rare, *COMMON)]
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_asked_after_whatever_else_is_answered(data: st.DataObject) -> None:
-    """What is remembered of a question is not the answer to another one."""
+def test_no_read_is_answered_with_the_rows_of_another(data: st.DataObject) -> None:
+    """Whatever is remembered of earlier reads."""
     some = st.lists(st.sampled_from(["a", "b", "c", "often", "none"]), unique=True)
     edge = st.integers(0, len(MIXED) + 2)
     question = st.fixed_dictionaries(
@@ -368,8 +369,8 @@ def test_whatever_is_asked_after_whatever_else_is_answered(data: st.DataObject) 
         write_log(Path(path), MIXED, segment_bytes=2 * MEDIUM)
         with DirectoryLog(path) as log:
             for wanted in data.draw(st.lists(question, min_size=2, max_size=6)):
-                asked: Any = {"fail_on_data_loss": False, **wanted}
-                assert columnar.read(path, **asked) == log.read(**asked)
+                options: Any = {"fail_on_data_loss": False, **wanted}
+                assert columnar.read(path, **options) == log.read(**options)
 
 
 def test_threads_can_share_a_log(log: DirectoryLog) -> None:
@@ -383,22 +384,22 @@ def test_threads_can_share_a_log(log: DirectoryLog) -> None:
 
 
 def compared_rows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return a list of the rows that are compared with their records from now on."""
+    """Record the index rows that are compared with their records from now on."""
     compared: list[tuple[int, int]] = []
-    check = GrowingIndex._check  # noqa: SLF001 - what it does, and not when
+    check = GrowingIndex._check  # noqa: SLF001 - to record its calls
 
-    def noted(self: GrowingIndex, first: int, last: int) -> None:
+    def recording(self: GrowingIndex, first: int, last: int) -> None:
         compared.append((first, last))
         check(self, first, last)
 
-    monkeypatch.setattr(GrowingIndex, "_check", noted)
+    monkeypatch.setattr(GrowingIndex, "_check", recording)
     return compared
 
 
 def test_rows_of_a_growing_segment_are_compared_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind that only the new ones; records are verified by every read that uses them."""
+    """After that only new ones are; every read verifies the records that it uses."""
     with log_of(tmp_path, BODIES, segment_bytes=MIB) as wal, DirectoryLog(tmp_path) as log:
         expected = log.read(topics=["rare"])
         compared = compared_rows(monkeypatch)
@@ -407,7 +408,7 @@ def test_rows_of_a_growing_segment_are_compared_once(
         write(wal, BODIES[:40])
         assert columnar.read(log.view(), topics=["rare"]) == log.read(topics=["rare"])
         assert [(len(BODIES), len(BODIES) + 40)] == compared
-    unnoticed(segment_files(tmp_path)[0], 32 + 60)
+    flip_unnoticed(segment_files(tmp_path)[0], 32 + 60)
 
     with pytest.raises(DamagedLogError):
         log.read(topics=["rare"])
@@ -416,7 +417,7 @@ def test_rows_of_a_growing_segment_are_compared_once(
 def test_rows_in_the_middle_of_a_growing_segment_are_compared_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is known begins with the first row; and many rows are not believed by topics."""
+    """Comparisons are remembered from the first row on, and not for common topics."""
     with log_of(tmp_path, BODIES, segment_bytes=MIB), DirectoryLog(tmp_path) as log:
         compared = compared_rows(monkeypatch)
         for _ in range(2):
@@ -429,7 +430,7 @@ def test_rows_in_the_middle_of_a_growing_segment_are_compared_each_time(
         assert [(1, len(BODIES))] == compared
 
 
-def test_a_growing_segment_that_is_another_one_is_looked_at_anew(tmp_path: Path) -> None:
+def test_a_growing_segment_that_was_replaced_is_checked_again(tmp_path: Path) -> None:
     """Another file, or one that was created at another time, has rows of its own."""
     path = tmp_path / "log"
     write_log(path, BODIES, segment_bytes=MIB)
@@ -441,8 +442,8 @@ def test_a_growing_segment_that_is_another_one_is_looked_at_anew(tmp_path: Path)
     assert columnar.read(path, topics=["rare"]) == log.read(topics=["rare"])
 
 
-def test_nothing_is_known_of_a_growing_segment_with_a_gap(tmp_path: Path) -> None:
-    """A repair has put one record in the place of others."""
+def test_nothing_is_remembered_of_a_growing_segment_with_a_gap(tmp_path: Path) -> None:
+    """A repair has replaced several records by one."""
     write_log(tmp_path, BODIES, segment_bytes=MIB)
     segment = Segment(tmp_path, 1, len(BODIES), sealed=False)
     rows = segment.rows.copy()
@@ -458,10 +459,10 @@ def test_nothing_is_known_of_a_growing_segment_with_a_gap(tmp_path: Path) -> Non
     seed=st.integers(0, 2**32),
     steps=st.lists(st.sampled_from(["write", "retain", "few", "many"]), max_size=20),
 )
-def test_an_open_log_says_what_the_directory_says(
+def test_an_open_log_reads_what_the_directory_has(
     tmp_path_factory: pytest.TempPathFactory, seed: int, steps: list[str]
 ) -> None:
-    """Whatever has become of it since the last read: it grows, turns to new files, shrinks."""
+    """Whatever has happened since the last read: the log grows, rotates and shrinks."""
     dice, path = Random(seed), tmp_path_factory.mktemp("log")
     wal, log = open_log(path), DirectoryLog(path)
     for step in steps:

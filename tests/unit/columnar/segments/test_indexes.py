@@ -1,4 +1,4 @@
-"""Indexes that can be believed: whatever happens to one, the rows are those of the segment."""
+"""Indexes that can be trusted: whatever happens to one, the rows are the segment's."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def small_log(root: Path, *, sealed: bool) -> Path:
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_no_flipped_bit_of_an_index_changes_what_is_read(tmp_path: Path, sealed: bool) -> None:
-    """Row sums or the records find it; the index is made anew in memory."""
+    """Checksums or the records reveal it; the index is rebuilt in memory."""
     small_log(tmp_path, sealed=sealed)
     path = tmp_path / "wal/00000000000000000001.idx"
     intact = path.read_bytes()
@@ -58,7 +58,7 @@ def test_no_flipped_bit_of_an_index_changes_what_is_read(tmp_path: Path, sealed:
 def test_an_index_may_end_anywhere_or_be_of_another_segment(
     tmp_path: Path, sealed: bool
 ) -> None:
-    """A torn, empty, missing or stale index is made anew."""
+    """A torn, empty, missing or stale index is rebuilt."""
     small_log(tmp_path / "one", sealed=sealed)
     path = tmp_path / "one/wal/00000000000000000001.idx"
     intact = path.read_bytes()
@@ -76,7 +76,7 @@ def test_an_index_may_end_anywhere_or_be_of_another_segment(
 
 
 def test_a_growing_index_shows_no_row_beyond_the_mark(tmp_path: Path) -> None:
-    """Rows that are there already, and not yet durable, are not among its rows."""
+    """Rows that are already written but not yet durable are left out."""
     write_log(tmp_path, BODIES, segment_bytes=2**20)
     segment = MappedFile(segment_files(tmp_path)[0]).buffer
     buffer = MappedFile(tmp_path / "wal/00000000000000000001.idx").buffer
@@ -94,7 +94,7 @@ def test_a_growing_index_shows_no_row_beyond_the_mark(tmp_path: Path) -> None:
 
 
 def test_a_sealed_index_must_fit_its_segment(tmp_path: Path) -> None:
-    """Another size or another last id is another segment's."""
+    """One with another size or another last id belongs to another segment."""
     small_log(tmp_path, sealed=True)
     segment = MappedFile(segment_files(tmp_path)[0]).buffer
     buffer = MappedFile(tmp_path / "wal/00000000000000000001.idx").buffer
@@ -112,7 +112,7 @@ def test_a_sealed_index_must_fit_its_segment(tmp_path: Path) -> None:
 
 
 def test_a_rebuilt_index_has_the_rows_that_were_written(tmp_path: Path) -> None:
-    """Byte for byte what the log itself wrote."""
+    """Byte for byte as the log itself wrote them."""
     small_log(tmp_path, sealed=True)
     segment = MappedFile(segment_files(tmp_path)[0]).buffer
     written = (tmp_path / "wal/00000000000000000001.idx").read_bytes()
@@ -128,7 +128,7 @@ def test_a_rebuilt_index_has_the_rows_that_were_written(tmp_path: Path) -> None:
 
 
 def test_a_record_of_an_unknown_type_is_damage(tmp_path: Path) -> None:
-    """What this version cannot describe it does not pass over."""
+    """This version skips nothing that it does not understand."""
     write_log(tmp_path, BODIES, segment_bytes=2**20)
     data = segment_files(tmp_path)[0].read_bytes()
     segment = pa.py_buffer(data + encode_record(7, b"\x63what", fence=True))
@@ -139,7 +139,7 @@ def test_a_record_of_an_unknown_type_is_damage(tmp_path: Path) -> None:
 
 
 def test_thousands_of_rows_are_checked_block_by_block(tmp_path: Path) -> None:
-    """A flipped row in a late block of a long index is found when it is read, not before."""
+    """A damaged row in a late block of a long index is found when it is read, not before."""
     write_log(
         tmp_path,
         [message(f"t{i % 3}", b"x") for i in range(9_000)],

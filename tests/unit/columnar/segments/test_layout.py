@@ -23,7 +23,7 @@ from braidmq.columnar.segments.layout import (
 
 @given(st.binary(min_size=1, max_size=200), st.data())
 def test_pieces_are_gathered_as_slices_are(data: bytes, draw: st.DataObject) -> None:
-    """Whatever lies between them, the pieces are those of a slice, the empty ones too."""
+    """Whatever lies between them, the pieces equal slices, empty ones included."""
     size = st.integers(0, len(data))
     cuts = sorted(draw.draw(st.lists(size, max_size=12)))
     pairs = list(zip(cuts[0::2], cuts[1::2], strict=False))
@@ -51,8 +51,8 @@ def test_structures_are_read_at_any_byte() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint32])
-def test_more_pieces_than_are_foreseen_are_gathered_too(kind: type[np.generic]) -> None:
-    """Offsets may be as they are in an index, or computed."""
+def test_a_great_many_pieces_are_gathered_too(kind: type[np.generic]) -> None:
+    """Whether their offsets come from an index or are computed."""
     count = 70_000
     starts = np.arange(5, 5 + 3 * count, 3).astype(kind)
     data = bytes(range(256)) * (3 * count // 256 + 1)
@@ -65,10 +65,10 @@ def test_more_pieces_than_are_foreseen_are_gathered_too(kind: type[np.generic]) 
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 20)), max_size=30), st.data())
-def test_pieces_are_bounded_and_have_everything(
+def test_groups_are_bounded_and_complete(
     records: list[tuple[int, int]], draw: st.DataObject
 ) -> None:
-    """In order, none twice, and only a record that is too large by itself breaks a bound."""
+    """In order, none twice; only a record that is too large by itself exceeds a bound."""
     rows, size = draw.draw(st.integers(1, 5)), draw.draw(st.integers(1, 50))
     ends = np.cumsum([gap + length for gap, length in records], dtype=np.int64)
     starts = ends - np.array([length for _, length in records], np.int64)
@@ -83,7 +83,7 @@ def test_pieces_are_bounded_and_have_everything(
 
 
 def test_a_run_has_no_hole() -> None:
-    """Nothing is no run: there is no first row of it."""
+    """An empty selection is not a run: it has no first row."""
     assert is_run(np.array([4, 5, 6]))
     assert is_run(np.array([4]))
     assert not is_run(np.array([4, 6]))
@@ -99,7 +99,7 @@ def some_rows(count: int) -> Rows:
 
 
 def test_a_record_starts_where_the_one_before_it_ends() -> None:
-    """The first one starts behind the segment's header."""
+    """The first one starts after the segment's header."""
     rows = some_rows(4)
 
     assert [90, 191, 292, 393] == ends_of(rows).tolist()
@@ -109,7 +109,7 @@ def test_a_record_starts_where_the_one_before_it_ends() -> None:
 
 
 def test_rows_are_taken_as_fancy_indexing_takes_them() -> None:
-    """Neighbours or not, or none."""
+    """Adjacent ones, scattered ones, or none."""
     rows = some_rows(9)
 
     for chosen in ([], [3], [2, 3, 4], [0, 4, 8]):

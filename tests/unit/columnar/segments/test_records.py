@@ -1,4 +1,4 @@
-"""Rows made of records, for a read that wants few of many."""
+"""Index rows made from records, for a read that wants few of many."""
 
 from pathlib import Path
 
@@ -42,27 +42,27 @@ def rare_rows(segment: Segment) -> np.ndarray:
     return np.nonzero(segment.rows["topic"] == number)[0]
 
 
-def places(segment: Segment, chosen: np.ndarray) -> list[np.ndarray]:
+def positions(segment: Segment, chosen: np.ndarray) -> list[np.ndarray]:
     return [segment.starts(chosen), ends_at(segment.rows, chosen)]
 
 
 def test_rows_of_records_are_the_rows_of_the_index(tmp_path: Path) -> None:
-    """Of messages, dead letters and rows of a sink alike."""
+    """For messages, dead letters and rows of a sink alike."""
     segment = sealed_log(tmp_path)
     chosen = rare_rows(segment)
 
     found = segment.verified(lambda: chosen, Need.RECORDS)
 
     assert 3 == len(chosen)
-    assert not segment._blocks.verified.any()  # noqa: SLF001 - only a test asks
+    assert not segment._blocks.verified.any()  # noqa: SLF001 - only tests look at it
     assert segment.rows[chosen].tolist() == found.rows.tolist()
 
 
-def test_what_is_no_intact_message_there_has_no_row(tmp_path: Path) -> None:
-    """Another place, another id, a topic whose name is too long, or what is no message."""
+def test_only_an_intact_message_has_a_row(tmp_path: Path) -> None:
+    """A wrong position, a wrong id, too long a topic and another kind of record have none."""
     segment = sealed_log(tmp_path)
     chosen = rare_rows(segment)
-    of_rare = places(segment, chosen)
+    of_rare = positions(segment, chosen)
     note = np.array([len(COMMON) + 1])
     known = {
         "ids": chosen + 1,
@@ -83,13 +83,13 @@ def test_what_is_no_intact_message_there_has_no_row(tmp_path: Path) -> None:
     long_names = {**known, "name_bytes": segment.name_bytes + 5000}
     assert rows_of_records(segment.buffer, *of_rare, **long_names) is None
     of_note = {**known, "ids": note + 1, "topics": segment.rows["topic"][note]}
-    assert rows_of_records(segment.buffer, *places(segment, note), **of_note) is None
+    assert rows_of_records(segment.buffer, *positions(segment, note), **of_note) is None
 
 
-def test_records_that_are_too_many_for_one_copy_are_read_where_they_are(
+def test_records_that_are_too_many_for_one_copy_are_read_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is read is the same: memory is bounded, whatever the payloads' lengths are."""
+    """The result is the same, and memory is bounded however long the payloads are."""
     segment = sealed_log(tmp_path)
     expected = columnar.read(tmp_path, headers=True, topics=["rare"])
     assert segment.verified(lambda: rare_rows(segment), Need.RECORDS).copied is not None
@@ -115,24 +115,24 @@ def test_a_copy_is_cut_into_batches(tmp_path: Path) -> None:
 def test_no_flipped_bit_changes_what_is_read_of_a_rare_topic(
     tmp_path: Path, which: str
 ) -> None:
-    """Of every byte: the rows are those that were written, or the damage is told.
+    """For every byte: the rows are those that were written, or the damage is reported.
 
-    Of the records of other topics, which are not read, only of some.
+    Records of other topics are not read, so only some of their bytes are tried.
     """
     segment = sealed_log(tmp_path)
     path = segment_files(tmp_path)[0]
     path = path.with_suffix(".idx") if which == "index" else path
     intact = path.read_bytes()
     expected = [row for row in plain_rows(tmp_path) if row["topic"] == "rare"]
-    places = set(range(len(intact)))
+    positions = set(range(len(intact)))
     if which == "segment":
         starts = segment.starts(np.arange(len(segment.rows))).tolist()
         records = [*zip(starts, [*starts[1:], len(intact)], strict=True)]
         others = set(range(len(records))) - set(rare_rows(segment).tolist())
-        places -= {at for other in others for at in range(*records[other]) if at % 16}
+        positions -= {at for other in others for at in range(*records[other]) if at % 16}
     found_damage = 0
 
-    for at in sorted(places):
+    for at in sorted(positions):
         flip(path, at)
         try:
             found = columnar.read(tmp_path, headers=True, topics=["rare"]).to_pylist()
@@ -144,7 +144,7 @@ def test_no_flipped_bit_changes_what_is_read_of_a_rare_topic(
 
 
 def test_few_columns_of_a_rare_topic_are_verified_by_the_index(tmp_path: Path) -> None:
-    """Whoever wants no payload does not have the segment read."""
+    """A read without payloads does not read the segment."""
     segment = sealed_log(tmp_path)
     path = segment_files(tmp_path)[0].with_suffix(".idx")
     expected = columnar.read(tmp_path, topics=["rare"], columns=["offset", "timestamp"])
@@ -156,16 +156,16 @@ def test_few_columns_of_a_rare_topic_are_verified_by_the_index(tmp_path: Path) -
 
 
 def test_messages_of_a_rare_topic_are_counted_without_verifying_rows(tmp_path: Path) -> None:
-    """Their number is verified; what they hold only says where to cut."""
+    """Their number is verified; their sizes only decide where to cut."""
     segment = sealed_log(tmp_path)
     path = segment_files(tmp_path)[0].with_suffix(".idx")
-    behind = len(BODIES) + 2
-    expected = [columnar.Part(1, behind, 3, len(b"onetwothree"))]
+    end = len(BODIES) + 2
+    expected = [columnar.Part(1, end, 3, len(b"onetwothree"))]
     assert expected == columnar.cut(tmp_path, topics=["rare"])
-    flip(path, 32 + 32 * 5 + 9)  # in a row that nobody has asked for
+    flip(path, 32 + 32 * 5 + 9)  # in a row that is not wanted
     assert expected == columnar.cut(tmp_path, topics=["rare"])
 
     flip(path, 32 + 32 * int(rare_rows(segment)[1]) + 22)  # now it is 1 MiB long
     (found,) = columnar.cut(tmp_path, topics=["rare"])
-    assert (1, behind, 3) == found[:3]
+    assert (1, end, 3) == found[:3]
     assert found.payload_bytes > 2**20

@@ -1,4 +1,4 @@
-"""Mapped segments: no byte is handed out that is not verified."""
+"""Mapped segments: no byte is handed out before it is verified."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ BODIES = [
 def test_a_flipped_bit_of_a_segment_is_damage_or_was_not_read(
     tmp_path: Path, sealed: bool
 ) -> None:
-    """Of every single byte: the read raises, or gives exactly the rows that were written."""
+    """For every single byte: the read raises, or gives exactly the rows that were written."""
     bodies = BODIES + ([message("z", b"z" * 4000)] if sealed else [])
     write_log(tmp_path, bodies, segment_bytes=4096 if sealed else 2**20)
     path = segment_files(tmp_path)[0]
@@ -48,7 +48,7 @@ def test_a_flipped_bit_of_a_segment_is_damage_or_was_not_read(
 
 
 def test_a_dense_read_is_verified_by_blocks(tmp_path: Path) -> None:
-    """Where many records are wanted the block itself is verified, and damage is found."""
+    """Where many records are wanted, the block itself is verified, and damage is found."""
     write_log(
         tmp_path,
         [message("t", b"payload %d" % i) for i in range(2_000)],
@@ -60,7 +60,7 @@ def test_a_dense_read_is_verified_by_blocks(tmp_path: Path) -> None:
     segment = Segment(tmp_path, 1, 2_000, sealed=True)
     segment.verified(lambda: np.arange(2_000), Need.PAYLOADS)
     assert segment.index.block_sums
-    assert segment._blocks.verified.all()  # noqa: SLF001 - only a test asks
+    assert segment._blocks.verified.all()  # noqa: SLF001 - only tests look at it
 
     flip(path, at)
     with pytest.raises(DamagedLogError) as caught:
@@ -85,7 +85,7 @@ def test_a_mapped_file_outlives_its_name(tmp_path: Path) -> None:
 
 
 def test_windows_have_the_rows_of_their_ids(tmp_path: Path) -> None:
-    """From an id to before another, clipped to what the segment has."""
+    """The end is exclusive, and both ends are clipped to the segment."""
     write_log(tmp_path, [message("t", b"x") for _ in range(20)], segment_bytes=2**20)
     segment = Segment(tmp_path, 1, 20, sealed=False)
 
@@ -95,8 +95,8 @@ def test_windows_have_the_rows_of_their_ids(tmp_path: Path) -> None:
     assert [] == list(segment.windows(9, 9))
 
 
-def test_long_segments_are_looked_at_in_windows(tmp_path: Path) -> None:
-    """Memory does not grow with a segment: the windows join without seam or overlap."""
+def test_long_segments_are_read_in_windows(tmp_path: Path) -> None:
+    """Memory does not grow with a segment; windows have no gap or overlap."""
     write_log(tmp_path, [message("t", b"x") for _ in range(10_000)], segment_bytes=2**20)
     segment = Segment(tmp_path, 1, 10_000, sealed=False)
 
@@ -104,8 +104,8 @@ def test_long_segments_are_looked_at_in_windows(tmp_path: Path) -> None:
     assert [(99, 4096), (4096, 8192), (8192, 9999)] == found
 
 
-def test_doubt_about_a_segment_that_was_walked_over_is_damage(tmp_path: Path) -> None:
-    """An index is made anew once; after that there is nobody left to be wrong."""
+def test_doubt_about_a_segment_with_a_rebuilt_index_is_damage(tmp_path: Path) -> None:
+    """An index is rebuilt once; after that only the segment can be wrong."""
     write_log(tmp_path, BODIES, segment_bytes=2**20)
     segment = Segment(tmp_path, 1, 4, sealed=False)
 
@@ -126,7 +126,7 @@ def test_a_segment_without_a_header_is_damage(tmp_path: Path, content: bytes) ->
 
 
 def test_a_topic_that_is_not_text_is_damage(tmp_path: Path) -> None:
-    """No strand lets such a name in."""
+    """No strand accepts such a name."""
     body = message("a", b"x")
     write_log(tmp_path, [body.replace(b"\x00\x01a", b"\x00\x01\xff")])
 
@@ -135,7 +135,7 @@ def test_a_topic_that_is_not_text_is_damage(tmp_path: Path) -> None:
 
 
 def test_starts_are_those_of_the_records(tmp_path: Path) -> None:
-    """The first record starts behind the header, each other one behind its predecessor."""
+    """The first record starts after the header, every other one after its predecessor."""
     write_log(tmp_path, BODIES, segment_bytes=2**20)
     segment = Segment(tmp_path, 1, 4, sealed=False)
     sizes = [len(body) + 16 for body in BODIES]

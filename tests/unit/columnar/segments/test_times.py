@@ -19,7 +19,7 @@ from tests.unit.columnar.logs import (
 
 @pytest.fixture(scope="module")
 def timed_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, int]]]:
-    """Pairs of equal times, with segments that hold no message at all."""
+    """A log with pairs of equal times, and segments without any message."""
     times = [10 * (i // 2) for i in range(200)]
     bodies = [message("t", b"x" * 100, at) for at in times]
     bodies[90:90] = [NOTE] * 400
@@ -30,10 +30,10 @@ def timed_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tupl
 
 
 @pytest.mark.parametrize("moment", [-5, 0, 1, 10, 449, 450, 451, 455, 980, 990])
-def test_a_moment_is_the_first_message_since(
+def test_a_moment_gives_the_first_message_since(
     timed_log: tuple[Path, list[tuple[int, int]]], moment: int
 ) -> None:
-    """Ids between it and the message before it have none, whichever of them is the answer."""
+    """The answer may be any id between it and the message before it."""
     path, messages = timed_log
     found = offset_at(DurableView(path), moment)
 
@@ -42,18 +42,18 @@ def test_a_moment_is_the_first_message_since(
     ]
 
 
-def test_a_moment_after_everything_is_the_end(
+def test_a_moment_after_every_message_gives_the_end(
     timed_log: tuple[Path, list[tuple[int, int]]],
 ) -> None:
-    """No message is behind it, and none has been yet."""
+    """No message follows it."""
     path, messages = timed_log
     last = messages[-1][0]
 
     assert last < offset_at(DurableView(path), 991) <= DurableView(path).latest
 
 
-def test_segments_that_disappear_meanwhile_are_older(tmp_path: Path) -> None:
-    """Retention takes the oldest, so the answer is among those that are left."""
+def test_segments_that_disappear_during_the_search_are_older(tmp_path: Path) -> None:
+    """Retention deletes the oldest, so the answer is among those that are left."""
     bodies = [message("t", b"x" * 100, i) for i in range(200)]
     with log_of(tmp_path, bodies) as wal:
         view = DurableView(tmp_path)
@@ -67,27 +67,27 @@ BODIES = [message(f"t{number // 10}", bytes(500)) for number in range(100)]
 EVER = 2**62
 
 
-def test_all_topics_are_named_over_all_segments(tmp_path: Path) -> None:
-    """The growing segment's, too, and nothing that is no message."""
+def test_the_topics_of_all_segments_are_named(tmp_path: Path) -> None:
+    """Including the growing segment; records that are not messages have none."""
     write_log(tmp_path, [*BODIES, NOTE])
 
     assert len(segment_files(tmp_path)) > 5
     assert ({f"t{n}" for n in range(10)}, 102) == topic_names(tmp_path, 0, EVER)
 
 
-def test_a_range_names_at_least_its_own(tmp_path: Path) -> None:
-    """Segments that have nothing of the range are not looked at."""
+def test_a_range_names_at_least_its_own_topics(tmp_path: Path) -> None:
+    """Segments outside the range are not looked at."""
     write_log(tmp_path, BODIES)
-    names, behind = topic_names(tmp_path, 41, 51)
+    names, end = topic_names(tmp_path, 41, 51)
 
-    assert 51 == behind
+    assert 51 == end
     assert "t4" in names
     assert not names & {"t0", "t8", "t9"}
     assert (set(), 0) == topic_names(tmp_path, 0, 0)
 
 
-def test_what_retention_took_is_no_matter(tmp_path: Path) -> None:
-    """Who reads the range is told; a name more or less is not loss."""
+def test_topics_that_retention_deleted_are_left_out(tmp_path: Path) -> None:
+    """A read of the range reports the loss; the list of names does not."""
     with log_of(tmp_path, BODIES) as wal:
         retain_from(wal, 60)
         names, _ = topic_names(tmp_path, 1, EVER)
@@ -97,7 +97,7 @@ def test_what_retention_took_is_no_matter(tmp_path: Path) -> None:
 
 
 def test_the_names_of_a_growing_segment_are_verified(tmp_path: Path) -> None:
-    """Its index is believed after a look at the records only."""
+    """Its index is trusted only once it agrees with the records."""
     write_log(tmp_path, BODIES[:5], segment_bytes=2**20)
     (segment,) = segment_files(tmp_path)
     flip(segment, 32 + 16 + 30)  # in the first record

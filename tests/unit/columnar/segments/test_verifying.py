@@ -1,4 +1,4 @@
-"""Checksums of mapped bytes: blocks, and records by themselves."""
+"""Checksums of mapped bytes: of blocks, and of single records."""
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ def test_the_checksum_is_that_of_the_log() -> None:
 
 
 def test_intact_records_are_intact() -> None:
-    """All of them, some of them, none of them."""
+    """All of them, some of them, or none."""
     assert records_are_intact(DATA, IDS, STARTS, ENDS)
     assert records_are_intact(DATA, IDS[1::2], STARTS[1::2], ENDS[1::2])
     assert records_are_intact(DATA, IDS[:0], STARTS[:0], ENDS[:0])
@@ -42,8 +42,8 @@ def test_a_flipped_bit_is_found(at: int) -> None:
     assert not records_are_intact(pa.py_buffer(data), IDS, STARTS, ENDS)
 
 
-def test_records_are_judged_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a group holds, damage in any of them is found."""
+def test_records_are_verified_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage in any group is found."""
     monkeypatch.setattr("braidmq.columnar.segments.verifying.GROUP_RECORDS", 2)
     last = bytearray(DATA.to_pybytes())
     last[-1] ^= 1
@@ -52,16 +52,16 @@ def test_records_are_judged_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not records_are_intact(pa.py_buffer(last), IDS, STARTS, ENDS)
 
 
-def test_few_records_are_verified_by_themselves() -> None:
-    """A block is read whole, so it must have enough that is wanted."""
+def test_few_records_are_verified_singly() -> None:
+    """A block is read whole, which pays only if enough of it is wanted."""
     assert blocks_are_cheaper(1, 7_000, 900_000)
     assert blocks_are_cheaper(0, 1, 100)
     assert not blocks_are_cheaper(1, 70, 9_000)
     assert blocks_are_cheaper(1, 1, SEGMENT_BLOCK_BYTES)
 
 
-def test_another_id_or_place_is_no_intact_record() -> None:
-    """An index that points elsewhere is found out."""
+def test_a_record_with_another_id_or_position_is_not_intact() -> None:
+    """So an index that points elsewhere is noticed."""
     assert not records_are_intact(DATA, IDS + 1, STARTS, ENDS)
     assert not records_are_intact(DATA, IDS, STARTS + 1, ENDS)
     assert not records_are_intact(DATA, IDS, STARTS, ENDS + 1)

@@ -22,8 +22,8 @@ from tests.unit.columnar.logs import (
 BODIES = [message("t", b"x" * 100) for _ in range(200)]
 
 
-def test_sealed_segments_count_although_the_mark_is_old_or_torn(tmp_path: Path) -> None:
-    """They were synced before they were sealed; of the last one nothing is known then."""
+def test_sealed_segments_count_even_if_the_mark_is_old_or_torn(tmp_path: Path) -> None:
+    """They were synced before they were sealed; only the last segment is then in doubt."""
     write_log(tmp_path, BODIES)
     last = int(segment_files(tmp_path)[-1].stem)
     mark = tmp_path / "wal/durable"
@@ -37,7 +37,7 @@ def test_sealed_segments_count_although_the_mark_is_old_or_torn(tmp_path: Path) 
 
 
 def test_segments_are_found_by_ids(tmp_path: Path) -> None:
-    """Those that have an id of the range, and no other."""
+    """Those that have an id in the range, and no others."""
     write_log(tmp_path, BODIES)
     first_ids = [int(path.stem) for path in segment_files(tmp_path)]
     view = DurableView(tmp_path)
@@ -61,7 +61,7 @@ def test_a_missing_segment_in_the_middle_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_goes_missing_in_the_middle_is_damage(tmp_path: Path) -> None:
-    """Listed and gone, while an older one is still there."""
+    """It was listed and is gone, while an older one is still there."""
     write_log(tmp_path, BODIES)
     view = DurableView(tmp_path)
     gone = segment_files(tmp_path)[1]
@@ -81,8 +81,8 @@ def test_no_segment_where_a_mark_says_there_were_some_is_damage(tmp_path: Path) 
         DurableView(tmp_path)
 
 
-def test_a_view_stays_what_it_was_while_the_log_grows(tmp_path: Path) -> None:
-    """The segment that grew is sealed by now, and still gives what it gave."""
+def test_a_view_stays_the_same_while_the_log_grows(tmp_path: Path) -> None:
+    """The segment that grew is sealed by now, and still gives the same rows."""
     with log_of(tmp_path, BODIES[:10]) as wal:
         found = columnar.batches(tmp_path)
         write(wal, BODIES)
@@ -92,7 +92,7 @@ def test_a_view_stays_what_it_was_while_the_log_grows(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_retention_deleted_is_lost(tmp_path: Path) -> None:
-    """Which ids were in it is known from the segment that followed it."""
+    """The segment after it shows which ids it had."""
     with log_of(tmp_path, BODIES) as wal:
         view = DurableView(tmp_path)
         first_ids = view.first_ids(1, 201)
@@ -106,8 +106,8 @@ def test_a_segment_that_retention_deleted_is_lost(tmp_path: Path) -> None:
     assert (first_ids[2], first_ids[3] - 1) == caught.value.loss[:2]
 
 
-def test_several_segments_that_are_gone_are_lost_once_each(tmp_path: Path) -> None:
-    """No id is told twice, although the list of segments was read anew meanwhile."""
+def test_several_missing_segments_are_reported_once_each(tmp_path: Path) -> None:
+    """No id is reported twice, although the list of segments was read again meanwhile."""
     with log_of(tmp_path, BODIES) as wal:
         view = DurableView(tmp_path)
         first_ids = view.first_ids(1, 201)

@@ -19,7 +19,7 @@ def ring(*keys: str, dev: bool = False) -> KeyRing:
 
 
 def test_a_new_key_is_recognisable_and_has_256_random_bits() -> None:
-    """43 characters of URL-safe base64 behind the prefix, and never the same."""
+    """43 characters of URL-safe base64 after the prefix, and never the same."""
     keys = {new_key() for _ in range(64)}
 
     assert 64 == len(keys)
@@ -27,12 +27,12 @@ def test_a_new_key_is_recognisable_and_has_256_random_bits() -> None:
 
 
 def test_the_hash_is_plain_sha256() -> None:
-    """What other tools compute is what we compare."""
+    """Any tool that computes SHA-256 gets the hash that the broker compares."""
     assert "sha256:" + hashlib.sha256(b"abc").hexdigest() == hash_key("abc")
 
 
 def test_each_key_finds_its_own_principal() -> None:
-    """With its own permissions, wherever it stands in the list."""
+    """With its own permissions, wherever the key stands in the list."""
     keys = ring("a", "b", "c")
 
     assert ["name-a", "name-b", "name-c"] == [
@@ -46,8 +46,8 @@ def test_each_key_finds_its_own_principal() -> None:
 @pytest.mark.parametrize(
     "key", ["", "d", "A", "a ", "name-a", hash_key("a"), "\ud800", DEV_KEY]
 )
-def test_anything_else_finds_nobody(key: str) -> None:
-    """Also a hash, a name, text that no encoding knows, and dev-key without --dev."""
+def test_anything_else_finds_no_principal(key: str) -> None:
+    """Among them a hash, a name, text that UTF-8 cannot encode, and dev-key without --dev."""
     assert ring("a", "b").find(key) is None
 
 
@@ -67,7 +67,7 @@ def test_dev_key_may_do_everything_under_dev() -> None:
 
 
 def test_every_entry_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No early exit: the number of comparisons tells nothing."""
+    """No early exit: the time taken reveals nothing about the keys."""
     compared: list[bytes] = []
     compare = hmac.compare_digest
 
@@ -86,15 +86,15 @@ def test_every_entry_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPat
     assert [3, 3, 3] == counts
 
 
-def test_a_ring_does_not_tell_its_keys() -> None:
-    """Neither key nor hash is in what a log line would show of it."""
+def test_the_text_of_a_key_ring_shows_no_hash() -> None:
+    """Whichever form a log line would use."""
     keys = ring("abc")
 
     assert hash_key("abc")[7:] not in f"{keys!r}{keys}"
 
 
-def test_a_name_that_was_proven_otherwise_finds_the_same_principal() -> None:
-    """A client certificate names one; a name that nobody has names nobody."""
+def test_a_name_proven_by_a_certificate_finds_the_same_principal() -> None:
+    """An unknown name finds no principal."""
     keys = ring("a", "b", dev=True)
 
     assert keys.find("b") is keys.named("name-b")

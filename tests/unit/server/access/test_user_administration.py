@@ -1,4 +1,4 @@
-"""User administration: every command, every code, and who may."""
+"""User administration: every command, every error code, and who may use which command."""
 
 import errno
 import json
@@ -34,7 +34,7 @@ from tests.unit.server.access.users_by_hand import NOW_S, Desk, user_record, use
 
 KINDS: Final = range(CREATE_USER, GET_USER_PERMISSIONS + 1)
 
-# What each command needs in its payload, and what a peer may well send.
+# A valid payload for each command, with the keys that it requires.
 GOOD: Final[dict[int, dict[str, object]]] = {
     CREATE_USER: {"username": "new", "password": "secret"},
     DELETE_USER: {"username": "ada"},
@@ -45,11 +45,11 @@ GOOD: Final[dict[int, dict[str, object]]] = {
     GET_USER_PERMISSIONS: {"username": "ada"},
 }
 NEEDED: Final = [(kind, key) for kind, keys in GOOD.items() for key in keys]
-FOR_ONESELF: Final = (CHANGE_PASSWORD, GET_USER_PERMISSIONS)
+SELF_SERVICE: Final = (CHANGE_PASSWORD, GET_USER_PERMISSIONS)
 
 
 class Office(Desk):
-    """A desk at which an administrator sits, and ada, a user, waits."""
+    """Users, with an administrator (`boss`) and an API key without `admin` (`clerk`)."""
 
     def __init__(self, disk: FakeDisk | None = None) -> None:
         super().__init__(disk)
@@ -64,7 +64,7 @@ class Office(Desk):
         return answers[0]
 
     def order(self, kind: int, principal: Principal | None = None, /, **keys: object) -> object:
-        """Return what the reply holds, or the error's code."""
+        """Return the content of the reply, or the error code."""
         who = self.boss if principal is None else principal
         outcome = self.send(who, kind, json.dumps(keys).encode())
         assert (outcome.code == "") == (outcome.text == "") == (outcome.payload != b"")
@@ -80,7 +80,7 @@ def office() -> Iterator[Office]:
 
 
 def test_a_user_is_created(office: Office) -> None:
-    """It can come in with the password it was given, and may do nothing."""
+    """The user can sign in with that password, and has no permissions."""
     reply = office.order(CREATE_USER, username="new", password="secret")
 
     assert {"username": "new"} == reply
@@ -89,7 +89,7 @@ def test_a_user_is_created(office: Office) -> None:
 
 
 def test_a_user_is_deleted_and_its_sessions_with_it(office: Office) -> None:
-    """Whoever is signed in loses every right before the administrator has the answer."""
+    """Open sessions lose every permission before the administrator gets the reply."""
     office.grant("ada", "*", *GRANTABLE)
     session = office.found("ada")
     reply = office.order(DELETE_USER, username="ada")
@@ -109,7 +109,7 @@ def test_a_password_is_changed(office: Office) -> None:
 
 
 def test_permissions_are_granted_and_shown(office: Office) -> None:
-    """The answer is what holds now, in the protocol's own spelling and order."""
+    """The reply lists the resulting permissions in the protocol's own spelling and order."""
     session = office.found("ada")
     granted = office.order(
         GRANT_PERMISSION,
@@ -133,8 +133,8 @@ def test_permissions_are_granted_and_shown(office: Office) -> None:
     assert {"orders.*": {PUBLISH, SUBSCRIBE}, "a": set(GRANTABLE)} == office.shown("ada")
 
 
-def test_permissions_are_taken_back(office: Office) -> None:
-    """Also from open sessions; taking back what was never given is no error."""
+def test_permissions_are_revoked(office: Office) -> None:
+    """Open sessions lose them too; revoking what was never granted is no error."""
     office.grant("ada", "a.*", PUBLISH)
     session = office.found("ada")
     reply = {"username": "ada", "queuePattern": "a.*"}
@@ -148,7 +148,7 @@ def test_permissions_are_taken_back(office: Office) -> None:
 
 
 def test_users_are_listed_by_name(office: Office) -> None:
-    """With the second of their creation; a payload is neither needed nor read."""
+    """With their creation times in seconds; the payload is neither needed nor read."""
     office.create("Zoe")
     row = {"isSuperuser": False, "createdAt": NOW_S}
     expected = [{"username": "Zoe", **row}, {"username": "ada", **row}]
@@ -157,14 +157,14 @@ def test_users_are_listed_by_name(office: Office) -> None:
         assert expected == json.loads(office.send(office.boss, LIST_USERS, payload).payload)
 
 
-def test_permissions_of_nobody_are_none(office: Office) -> None:
-    """As the original answers: an empty list, and no error."""
-    assert [] == office.order(GET_USER_PERMISSIONS, username="nobody")
+def test_an_unknown_user_has_no_permissions(office: Office) -> None:
+    """As in the original: an empty list, not an error."""
+    assert [] == office.order(GET_USER_PERMISSIONS, username="unknown")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_administration_is_for_administrators(office: Office, kind: int) -> None:
-    """Neither a key without `admin` nor another user gets anywhere, whatever it may publish."""
+    """A key without `admin` is refused, and so is another user, whatever it may publish."""
     office.create("bob")
     office.grant("bob", "*", *GRANTABLE)
 
@@ -176,15 +176,15 @@ def test_administration_is_for_administrators(office: Office, kind: int) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_for_oneself_there_are_two_commands(office: Office, kind: int) -> None:
+def test_a_user_may_run_two_commands_on_itself(office: Office, kind: int) -> None:
     """A user changes its own password and sees its own permissions, and nothing else."""
     refused = office.order(kind, office.found("ada"), **GOOD[kind]) == "NOT_AUTHORIZED"
 
-    assert (kind not in FOR_ONESELF) == refused
+    assert (kind not in SELF_SERVICE) == refused
 
 
 def test_a_user_changes_its_own_password(office: Office) -> None:
-    """And no one else's: it is the very user that counts."""
+    """Without an administrator; its sessions keep their principal."""
     session = office.found("ada")
 
     assert {"username": "ada"} == office.order(
@@ -193,25 +193,25 @@ def test_a_user_changes_its_own_password(office: Office) -> None:
     assert office.check("ada", "new") is session
 
 
-@pytest.mark.parametrize("kind", FOR_ONESELF)
-def test_a_name_that_differs_in_case_is_somebody_else(office: Office, kind: int) -> None:
-    """`Ada` may not reset the password of `ada`, nor see what she may do."""
+@pytest.mark.parametrize("kind", SELF_SERVICE)
+def test_a_name_that_differs_in_case_is_another_user(office: Office, kind: int) -> None:
+    """`Ada` may neither reset the password of `ada` nor see her permissions."""
     office.create("Ada")
 
     assert "NOT_AUTHORIZED" == office.order(kind, office.found("Ada"), **GOOD[kind])
 
 
-@pytest.mark.parametrize("kind", FOR_ONESELF)
+@pytest.mark.parametrize("kind", SELF_SERVICE)
 def test_a_key_with_a_users_name_is_not_the_user(office: Office, kind: int) -> None:
-    """Names cannot collide; if they did, the name alone would open nothing."""
+    """Names cannot collide; if they did, the name alone would grant nothing."""
     impostor = Principal("ada", publish=["*"], subscribe=["*"])
 
     assert "NOT_AUTHORIZED" == office.order(kind, impostor, **GOOD[kind])
 
 
-@pytest.mark.parametrize("kind", FOR_ONESELF)
-def test_the_deleted_are_not_their_successors(office: Office, kind: int) -> None:
-    """A session that outlived its user is nobody, also when the name is in use again."""
+@pytest.mark.parametrize("kind", SELF_SERVICE)
+def test_a_deleted_user_is_not_its_successor(office: Office, kind: int) -> None:
+    """A session that outlives its user has no rights, even when the name is in use again."""
     session = office.found("ada")
     office.delete("ada")
     office.create("ada")
@@ -220,7 +220,7 @@ def test_the_deleted_are_not_their_successors(office: Office, kind: int) -> None
 
 
 def test_a_name_that_is_taken_is_refused(office: Office) -> None:
-    """By a user or by an API key."""
+    """Taken by a user or by an API key."""
     taken = [
         office.order(CREATE_USER, username=name, password="x")
         for name in ("ada", "billing", "dev")
@@ -229,22 +229,22 @@ def test_a_name_that_is_taken_is_refused(office: Office) -> None:
     assert 3 * ["USER_EXISTS"] == taken
 
 
-def test_a_user_that_is_not_there_is_not_found(office: Office) -> None:
-    """Of the commands that change one; case counts."""
+def test_an_unknown_user_is_not_found(office: Office) -> None:
+    """The commands that change a user say so; names are case-sensitive."""
     kinds = (DELETE_USER, CHANGE_PASSWORD, GRANT_PERMISSION)
     answers = [office.order(kind, **{**GOOD[kind], "username": "ADA"}) for kind in kinds]
 
     assert 3 * ["USER_NOT_FOUND"] == answers
 
 
-def test_superusers_are_not_deleted_here(office: Office) -> None:
-    """They are API keys, and those are in the configuration."""
+def test_a_superuser_cannot_be_deleted(office: Office) -> None:
+    """Superusers are API keys, which only the configuration can remove."""
     assert "FORBIDDEN" == office.order(DELETE_USER, username="billing")
 
 
 @pytest.mark.parametrize(("kind", "key"), NEEDED)
 def test_a_payload_without_a_key_is_invalid(office: Office, kind: int, key: str) -> None:
-    """The error names what is missing; the connection has nothing to fear from it."""
+    """The error names the missing key."""
     keys = {name: value for name, value in GOOD[kind].items() if name != key}
     outcome = office.send(office.boss, kind, json.dumps(keys).encode())
 
@@ -257,7 +257,7 @@ def test_a_payload_without_a_key_is_invalid(office: Office, kind: int, key: str)
 def test_a_key_with_a_wrong_value_is_invalid(
     office: Office, kind: int, key: str, value: object
 ) -> None:
-    """Wrong types, nothing at all, and no operation among the operations."""
+    """Wrong types, and empty values."""
     assert "INVALID_PAYLOAD" == office.order(kind, **{**GOOD[kind], key: value})
 
 
@@ -278,7 +278,7 @@ def test_a_key_with_a_wrong_value_is_invalid(
 def test_values_out_of_bounds_are_invalid(
     office: Office, kind: int, key: str, value: object
 ) -> None:
-    """Above all the pattern: it is refused when it is granted, not when it is used."""
+    """Above all a pattern: it is refused when it is granted, not when it is used."""
     assert "INVALID_PAYLOAD" == office.order(kind, **{**GOOD[kind], key: value})
     assert [Account("ada", NOW_S)] == office.users.accounts()
     assert {} == office.shown("ada")
@@ -294,10 +294,10 @@ def test_values_out_of_bounds_are_invalid(
         (CREATE_USER, "extra", "ignored"),
     ],
 )
-def test_values_at_their_bounds_are_taken(
+def test_values_at_their_bounds_are_accepted(
     office: Office, kind: int, key: str, value: object
 ) -> None:
-    """The longest of each; keys that nobody knows are passed over."""
+    """The longest of each; unknown keys are ignored."""
     assert isinstance(office.order(kind, **{**GOOD[kind], key: value}), dict)
 
 
@@ -306,24 +306,24 @@ def test_values_at_their_bounds_are_taken(
     "payload",
     [b"", b"{", b"null", b"[]", b'"ada"', b"\xff", b'{"username": "\\ud800"}', b"[" * 9_999],
 )
-def test_a_payload_that_is_no_object_is_invalid(
+def test_a_payload_that_is_not_an_object_is_invalid(
     office: Office, kind: int, payload: bytes
 ) -> None:
-    """However it is broken, and however deep."""
+    """However it is broken, and however deeply it is nested."""
     assert "INVALID_PAYLOAD" == office.send(office.boss, kind, payload).code
 
 
-def test_permission_is_judged_before_the_payload(office: Office) -> None:
-    """As the original does; where the payload says whose it is, it is read first."""
+def test_permission_is_checked_before_the_payload(office: Office) -> None:
+    """As in the original, except where the payload says which user is concerned."""
     codes = {kind: office.send(office.clerk, kind, b"{").code for kind in KINDS}
 
     for kind in KINDS:
-        expected = "INVALID_PAYLOAD" if kind in FOR_ONESELF else "NOT_AUTHORIZED"
+        expected = "INVALID_PAYLOAD" if kind in SELF_SERVICE else "NOT_AUTHORIZED"
         assert expected == codes[kind]
 
 
 def test_no_secret_is_in_an_error(office: Office) -> None:
-    """Not even a bad one, from a payload that is broken behind it."""
+    """Not even a rejected password, or one from a payload that breaks off after it."""
     secret = "countess" * 200
     sent = [
         (CREATE_USER, json.dumps({"username": "x", "password": secret})),
@@ -342,18 +342,18 @@ def test_no_secret_is_in_an_error(office: Office) -> None:
 
 
 def test_a_change_that_is_not_saved_is_a_server_error(office: Office) -> None:
-    """It is neither made nor reported as made."""
+    """The change is neither made nor reported as made."""
     office.disk.fail("rename", errno.EIO)
 
     assert "SERVER_ERROR" == office.order(DELETE_USER, username="ada")
     assert {"username": "ada"} == office.order(DELETE_USER, username="ada")
 
 
-def test_too_much_at_once_is_refused_and_can_be_tried_again(office: Office) -> None:
-    """A flood of sign-ins makes administration wait, not the event loop."""
+def test_too_many_requests_are_refused_and_may_be_retried(office: Office) -> None:
+    """A flood of sign-ins holds up administration, not the event loop."""
     office.hasher.gate.clear()
     answers: list[Principal | None] = []
-    while office.users.check("nobody", "x", answers.append):
+    while office.users.check("unknown", "x", answers.append):
         pass
 
     assert "RATE_LIMITED" == office.order(DELETE_USER, username="ada")
@@ -363,8 +363,8 @@ def test_too_much_at_once_is_refused_and_can_be_tried_again(office: Office) -> N
     assert {"username": "ada"} == office.order(DELETE_USER, username="ada")
 
 
-def test_more_patterns_than_may_be_are_refused() -> None:
-    """The bound is named in the text."""
+def test_a_grant_beyond_the_limit_is_refused() -> None:
+    """The error text names the limit."""
     disk = FakeDisk()
     grants = {f"q{number}": [PUBLISH] for number in range(GRANTS_MAX)}
     disk.put(USERS_FILE, users_file(user_record("ada", grants)))
@@ -377,15 +377,15 @@ def test_more_patterns_than_may_be_are_refused() -> None:
     assert str(GRANTS_MAX) in outcome.text
 
 
-def test_another_command_is_our_own_mistake(office: Office) -> None:
-    """The session has sorted them before."""
+def test_any_other_command_is_a_bug(office: Office) -> None:
+    """The session passes on user commands only."""
     with pytest.raises(AssertionError):
         administer(office.users, office.boss, PUBLISH_ACK, b"", lambda _: None)
 
 
 @given(st.sampled_from(KINDS), st.binary(max_size=32))
 def test_noise_is_answered(kind: int, noise: bytes) -> None:
-    """Whatever arrives, there is exactly one answer, and the users are untouched."""
+    """Whatever arrives gets exactly one answer, and leaves the users untouched."""
     office = Office()
     try:
         outcome = office.send(office.boss, kind, noise)

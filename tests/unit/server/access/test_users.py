@@ -1,4 +1,4 @@
-"""Users: passwords, principals and changes; real hashes, made cheap."""
+"""Users: passwords, principals and changes, with real but cheap hashes."""
 
 import asyncio
 import errno
@@ -55,8 +55,8 @@ def gated() -> Iterator[Desk]:
     desk.close()
 
 
-def test_a_user_comes_in_with_its_password_only(desk: Desk) -> None:
-    """The right password gives the one principal; a wrong one, or another's name, nobody."""
+def test_a_user_signs_in_with_its_own_password_only(desk: Desk) -> None:
+    """It finds the user's principal; a wrong password, or another user's, finds none."""
     assert Result.DONE == desk.create("ada", "countess")
     assert Result.DONE == desk.create("Ada", "other")
 
@@ -64,32 +64,32 @@ def test_a_user_comes_in_with_its_password_only(desk: Desk) -> None:
     assert "ada" == desk.found("ada").name
     assert desk.check("ada", "Countess") is None
     assert desk.check("Ada", "countess") is None
-    assert desk.check("nobody", "countess") is None
+    assert desk.check("unknown", "countess") is None
     assert desk.check("ada", "") is None
 
 
 def test_a_new_user_may_do_nothing(desk: Desk) -> None:
-    """No permission is the default, and nobody is born an administrator."""
+    """It starts without permissions, and is not an administrator."""
     desk.create("ada")
 
     assert not any(authorize(desk.found("ada"), word, "a") for word in (*GRANTABLE, "admin"))
 
 
 def test_an_unknown_user_costs_what_a_wrong_password_costs(desk: Desk) -> None:
-    """One verification of the same kind of hash each, so that time tells no names."""
+    """Each costs one verification of the same kind of hash, so that timing reveals no names."""
     desk.create("ada")
     desk.check("ada", "wrong")
-    desk.check("nobody", "wrong")
+    desk.check("unknown", "wrong")
     desk.check("billing", "wrong")
 
-    known, unknown, key = (str(asked) for asked in desk.hasher.asked)
+    known, unknown, key = (str(encoded) for encoded in desk.hasher.verified)
     assert extract_parameters(known) == extract_parameters(unknown)
     assert unknown == key
     assert known != unknown
 
 
-def test_the_parameters_are_those_that_are_recommended() -> None:
-    """Without another hasher it is argon2id with 19 MiB and two passes, and it works."""
+def test_the_default_hash_has_the_recommended_parameters() -> None:
+    """The default hasher is argon2id with 19 MiB and two passes, and it works."""
     calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     disk = FakeDisk()
     users = Users(disk, reserved=(), now_us=lambda: 0, post=calls.put)
@@ -110,8 +110,8 @@ def test_the_parameters_are_those_that_are_recommended() -> None:
     assert found.memory_cost == HASH_MEMORY_KIB
 
 
-def test_a_name_is_given_once(desk: Desk) -> None:
-    """A second user of the name is refused before its password is hashed."""
+def test_a_user_name_is_unique(desk: Desk) -> None:
+    """A second user with the name is refused before its password is hashed."""
     desk.create("ada")
     hashed = desk.hasher.hashed
 
@@ -119,8 +119,8 @@ def test_a_name_is_given_once(desk: Desk) -> None:
     assert hashed == desk.hasher.hashed
 
 
-def test_two_who_want_a_name_at_once_do_not_both_get_it(desk: Desk) -> None:
-    """What was free when hashing began is looked at again when it is done."""
+def test_two_concurrent_creations_of_a_name_do_not_both_succeed(desk: Desk) -> None:
+    """A name that was free when hashing began is checked again when hashing is done."""
     answers: list[Result] = []
     desk.users.create("ada", "first", answers.append)
     desk.users.create("ada", "second", answers.append)
@@ -131,7 +131,7 @@ def test_two_who_want_a_name_at_once_do_not_both_get_it(desk: Desk) -> None:
 
 
 def test_the_names_of_api_keys_are_taken(desk: Desk) -> None:
-    """A user can neither take the name of a key nor delete the key behind it."""
+    """No user can have the name of a key, and no change to users affects the key."""
     assert Result.EXISTS == desk.create("billing")
     assert Result.FORBIDDEN == desk.delete("billing")
     assert Result.NOT_FOUND == desk.change("billing", "secret")
@@ -155,13 +155,13 @@ def test_the_names_of_api_keys_are_taken(desk: Desk) -> None:
         ("a*", False),
     ],
 )
-def test_names_by_example(name: str, *, expected: bool) -> None:
-    """One to 64 letters, digits, dashes, underscores and dots; no line ends, no twins."""
+def test_user_names_by_example(name: str, *, expected: bool) -> None:
+    """One to 64 ASCII letters, digits, dashes, underscores and dots."""
     assert expected == is_user_name(name)
 
 
-def test_passwords_have_a_length() -> None:
-    """Anything from one character on is a password, up to a bound."""
+def test_the_length_of_a_password_is_limited() -> None:
+    """It has at least one character."""
     lengths = (0, 1, PASSWORD_CHARS_MAX, PASSWORD_CHARS_MAX + 1)
 
     assert [False, True, True, False] == [is_password("x" * length) for length in lengths]
@@ -169,7 +169,7 @@ def test_passwords_have_a_length() -> None:
 
 @pytest.mark.parametrize("password", ["\0", "\ud800", "пароль", " ", "x" * 1024])
 def test_any_character_may_be_in_a_password(desk: Desk, password: str) -> None:
-    """Also half of a surrogate pair, which has no UTF-8."""
+    """Even half of a surrogate pair, which UTF-8 cannot encode."""
     assert Result.DONE == desk.create("ada", password)
 
     assert desk.check("ada", password) is not None
@@ -177,18 +177,18 @@ def test_any_character_may_be_in_a_password(desk: Desk, password: str) -> None:
 
 
 def test_a_changed_password_replaces_the_old_one(desk: Desk) -> None:
-    """The principal stays, and with it whoever is signed in."""
+    """The principal stays, so open sessions stay signed in."""
     desk.create("ada", "old")
     before = desk.found("ada")
     assert Result.DONE == desk.change("ada", "new")
 
     assert desk.check("ada", "old") is None
     assert before is desk.check("ada", "new")
-    assert Result.NOT_FOUND == desk.change("nobody", "new")
+    assert Result.NOT_FOUND == desk.change("unknown", "new")
 
 
 def test_a_deleted_user_is_gone_at_once(desk: Desk) -> None:
-    """Sessions that are open lose everything with the deletion, not with their connection."""
+    """Open sessions lose every permission at the deletion, not when they disconnect."""
     desk.create("ada", "countess")
     desk.grant("ada", "*", *GRANTABLE)
     session = desk.found("ada")
@@ -202,8 +202,8 @@ def test_a_deleted_user_is_gone_at_once(desk: Desk) -> None:
     assert Result.NOT_FOUND == desk.delete("ada")
 
 
-def test_whoever_has_a_name_again_is_somebody_else(desk: Desk) -> None:
-    """Sessions of the deleted user do not wake up when its name is given again."""
+def test_a_user_with_a_reused_name_is_another_user(desk: Desk) -> None:
+    """Sessions of the deleted user regain nothing when its name is used again."""
     desk.create("ada")
     desk.grant("ada", "*", PUBLISH)
     old = desk.found("ada")
@@ -216,15 +216,15 @@ def test_whoever_has_a_name_again_is_somebody_else(desk: Desk) -> None:
     assert authorize(desk.found("ada"), PUBLISH, "a")
 
 
-def test_a_password_that_is_changed_for_a_deleted_user_is_not_its_successors(
+def test_a_password_change_for_a_deleted_user_does_not_reach_its_successor(
     desk: Desk,
 ) -> None:
-    """A change that waited while the name changed hands goes nowhere."""
+    """A change that was waiting while the name changed hands has no effect."""
     desk.create("ada", "old")
     answers: list[Result] = []
     hashes = desk.hasher.hashed
     desk.users.change_password("ada", "stolen", answers.append)
-    hashed = desk.calls.get(timeout=WAIT_S)  # the hash is there; its turn comes last
+    hashed = desk.calls.get(timeout=WAIT_S)  # hashed, but applied last
     desk.delete("ada")
     desk.create("ada", "successor")
     hashed()
@@ -236,8 +236,8 @@ def test_a_password_that_is_changed_for_a_deleted_user_is_not_its_successors(
     assert hashes + 2 == desk.hasher.hashed
 
 
-def test_a_check_that_a_change_has_overtaken_fails(desk: Desk) -> None:
-    """A password that was right when the check began, and is not any more, is wrong."""
+def test_a_check_overtaken_by_a_password_change_fails(desk: Desk) -> None:
+    """A password that was right only when the check began is wrong."""
     desk.create("ada", "old")
     answers: list[Principal | None] = []
     desk.users.check("ada", "old", answers.append)
@@ -248,8 +248,8 @@ def test_a_check_that_a_change_has_overtaken_fails(desk: Desk) -> None:
     assert [None] == answers
 
 
-def test_a_check_that_a_deletion_has_overtaken_fails(desk: Desk) -> None:
-    """Nobody comes in as a user that is no longer there."""
+def test_a_check_overtaken_by_a_deletion_fails(desk: Desk) -> None:
+    """A user that no longer exists cannot sign in."""
     desk.create("ada", "old")
     answers: list[Principal | None] = []
     desk.users.check("ada", "old", answers.append)
@@ -271,11 +271,11 @@ def test_a_grant_replaces_what_the_pattern_had(desk: Desk) -> None:
     assert {"a.*": {SUBSCRIBE}, "b.*": {PUBLISH}} == desk.shown("ada")
     assert not authorize(session, PUBLISH, "a.x")
     assert authorize(session, SUBSCRIBE, "a.x")
-    assert Result.NOT_FOUND == desk.grant("nobody", "a.*", PUBLISH)
+    assert Result.NOT_FOUND == desk.grant("unknown", "a.*", PUBLISH)
 
 
-def test_a_grant_is_taken_back_by_its_pattern(desk: Desk) -> None:
-    """The pattern is a word here, not a rule: `*` does not take back everything."""
+def test_a_grant_is_revoked_by_its_exact_pattern(desk: Desk) -> None:
+    """Revoking matches no patterns: `*` does not revoke everything."""
     desk.create("ada")
     session = desk.found("ada")
     desk.grant("ada", "a.*", PUBLISH)
@@ -287,18 +287,18 @@ def test_a_grant_is_taken_back_by_its_pattern(desk: Desk) -> None:
     assert [] == desk.users.permissions("ada")
 
 
-def test_taking_back_nothing_is_done_without_writing(desk: Desk) -> None:
-    """It is so already, on the disk as well."""
+def test_revoking_an_absent_grant_succeeds_without_writing(desk: Desk) -> None:
+    """There is nothing to change on disk."""
     desk.create("ada")
     operations = desk.disk.operations
 
     assert Result.DONE == desk.revoke("ada", "a")
-    assert Result.DONE == desk.revoke("nobody", "a")
+    assert Result.DONE == desk.revoke("unknown", "a")
     assert operations == desk.disk.operations
 
 
-def test_a_user_has_so_many_grants_and_no_more() -> None:
-    """A full one can still be changed and taken back."""
+def test_the_number_of_grants_of_a_user_is_limited() -> None:
+    """At the limit, grants can still be changed and revoked."""
     disk = FakeDisk()
     disk.put(
         USERS_FILE,
@@ -314,10 +314,8 @@ def test_a_user_has_so_many_grants_and_no_more() -> None:
     desk.close()
 
 
-def test_there_are_so_many_users_and_no_more(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bound is judged before anything is hashed."""
+def test_the_number_of_users_is_limited(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is checked before anything is hashed."""
     monkeypatch.setattr(module, "USERS_MAX", 2)
     results = [desk.create(name) for name in ("a", "b", "c")]
 
@@ -325,7 +323,7 @@ def test_there_are_so_many_users_and_no_more(
 
 
 def test_too_many_checks_are_refused(gated: Desk) -> None:
-    """Those that run and those that wait have their answers; one more is not begun."""
+    """Running and waiting checks get their answers; one beyond the limit is not started."""
     answers: list[Principal | None] = []
     results: list[Result] = []
     limit = 2 + 64
@@ -338,24 +336,24 @@ def test_too_many_checks_are_refused(gated: Desk) -> None:
     assert [Result.BUSY, Result.BUSY] == results
     gated.hasher.gate.set()
     gated.until(answers, limit)
-    assert limit == len(gated.hasher.asked)
+    assert limit == len(gated.hasher.verified)
     assert Result.DONE == gated.create("ada", "x")
     assert gated.check("ada", "x") is not None
 
 
-def test_every_job_gives_its_place_back() -> None:
-    """More changes and checks than may wait at once, one after the other, all have answers."""
+def test_every_job_frees_its_slot() -> None:
+    """More changes and checks than may wait at once are all answered, one after the other."""
     desk = Desk()
     desk.disk.fail("rename", errno.EIO, nth=3)
     for number in range(2 + 64):
         assert desk.create(f"u{number}") in {Result.DONE, Result.NOT_SAVED}
-        assert Result.NOT_FOUND == desk.delete("nobody")
-        assert desk.check("nobody", "x") is None
+        assert Result.NOT_FOUND == desk.delete("unknown")
+        assert desk.check("unknown", "x") is None
     desk.close()
 
 
-def test_changes_that_come_together_are_all_made(desk: Desk) -> None:
-    """Each is made on what the one before it has left."""
+def test_concurrent_changes_are_all_made(desk: Desk) -> None:
+    """Each builds on the result of the one before it."""
     desk.create("ada")
     answers: list[Result] = []
     for number in range(10):
@@ -370,8 +368,8 @@ def test_changes_that_come_together_are_all_made(desk: Desk) -> None:
     again.close()
 
 
-def test_no_memory_for_a_hash_is_an_answer_too() -> None:
-    """Nobody comes in, nothing is changed, and the log says why without a secret."""
+def test_running_out_of_memory_for_a_hash_is_answered() -> None:
+    """The sign-in fails, nothing changes, and the log says why without showing a secret."""
     desk = Desk(hasher=OutOfMemory())
     with structlog.testing.capture_logs() as lines:
         assert desk.check("ada", "countess") is None
@@ -386,24 +384,24 @@ def test_no_memory_for_a_hash_is_an_answer_too() -> None:
 def test_no_secret_is_shown_or_logged(
     desk: Desk, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither passwords nor hashes, however things go."""
+    """Neither passwords nor hashes, whether a change succeeds or fails."""
     with structlog.testing.capture_logs() as lines, caplog.at_level(logging.DEBUG):
         desk.create("ada", "countess")
         desk.check("ada", "kountess")
         desk.disk.fail("rename", errno.EIO)
         assert Result.NOT_SAVED == desk.change("ada", "princess")
-    said = f"{lines} {caplog.text} {capsys.readouterr()} {vars(desk.users)['_table']}"
+    output = f"{lines} {caplog.text} {capsys.readouterr()} {vars(desk.users)['_table']}"
 
-    assert "users could not be saved" in said
-    assert "countess" not in said
-    assert "kountess" not in said
-    assert "princess" not in said
-    assert "argon2" not in said
+    assert "users could not be saved" in output
+    assert "countess" not in output
+    assert "kountess" not in output
+    assert "princess" not in output
+    assert "argon2" not in output
     assert "User('ada')" == repr(User("ada", HASH, 0, {}))
 
 
-def test_after_the_end_nothing_is_begun_and_nobody_is_told(gated: Desk) -> None:
-    """What ran is finished, what waited is forgotten."""
+def test_after_stop_no_check_starts_and_no_answer_arrives(gated: Desk) -> None:
+    """Running checks are finished, waiting ones are dropped."""
     answers: list[Principal | None] = []
     for _ in range(WORKERS + 1):
         assert gated.users.check("ada", "x", answers.append)
@@ -418,8 +416,8 @@ def test_after_the_end_nothing_is_begun_and_nobody_is_told(gated: Desk) -> None:
     assert [] == gated.disk.paths()
 
 
-def test_a_change_that_waits_at_the_end_is_not_made(desk: Desk) -> None:
-    """Nobody was told that it was made."""
+def test_a_change_that_is_waiting_at_stop_is_not_made(desk: Desk) -> None:
+    """Its caller was not told that it was made."""
     desk.create("ada")
     answers: list[Result] = []
     desk.users.grant("ada", "*", {PUBLISH}, answers.append)
@@ -433,8 +431,8 @@ def test_a_change_that_waits_at_the_end_is_not_made(desk: Desk) -> None:
 
 
 @pytest.mark.asyncio
-async def test_answers_come_on_the_event_loop() -> None:
-    """With the loop's own way of posting, from its own thread, in its own time."""
+async def test_answers_arrive_on_the_event_loop() -> None:
+    """The workers post them with `call_soon_threadsafe`."""
     loop = asyncio.get_running_loop()
     users = Users(
         FakeDisk(),

@@ -1,4 +1,4 @@
-"""The users' file: what it holds, what a crash leaves of it, and what stops the start."""
+"""The users file: its content, what a crash leaves of it, and what prevents startup."""
 
 import errno
 import json
@@ -25,8 +25,8 @@ def desk() -> Iterator[Desk]:
     desk.close()
 
 
-def test_a_key_that_takes_the_name_of_a_user_stops_the_start() -> None:
-    """Two principals of one name could not be told apart in logs and records."""
+def test_a_key_with_the_name_of_a_user_prevents_startup() -> None:
+    """Two principals with one name could not be told apart in logs and records."""
     disk = FakeDisk()
     disk.put(USERS_FILE, users_file(user_record("dev")))
 
@@ -34,8 +34,8 @@ def test_a_key_that_takes_the_name_of_a_user_stops_the_start() -> None:
         Desk(disk)
 
 
-def test_everything_is_there_after_a_restart(desk: Desk) -> None:
-    """Names, passwords, dates and grants; the deleted stay away."""
+def test_users_survive_a_restart(desk: Desk) -> None:
+    """With names, passwords, dates and grants; deleted users stay deleted."""
     desk.create("bob", "builder")
     desk.create("ada", "countess")
     desk.create("gone")
@@ -50,8 +50,8 @@ def test_everything_is_there_after_a_restart(desk: Desk) -> None:
     again.close()
 
 
-def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    """Hashes can be guessed at by whoever can read them."""
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+    """Other users of the machine could try to crack the hashes."""
     desk = Desk(Disk(tmp_path))
     desk.create("ada")
     desk.create("bob")
@@ -61,8 +61,8 @@ def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
     assert [USERS_FILE] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_the_file_says_what_the_drawing_says(desk: Desk) -> None:
-    """The format is read by the next version as well; it changes with its number only."""
+def test_the_file_has_the_documented_format(desk: Desk) -> None:
+    """Later versions must read it too; the format changes only with its version number."""
     desk.create("ada")
     desk.grant("ada", "orders.*", SUBSCRIBE, PUBLISH)
     content = json.loads(desk.disk.content(USERS_FILE))
@@ -83,7 +83,7 @@ def test_the_file_says_what_the_drawing_says(desk: Desk) -> None:
 
 @pytest.mark.parametrize("operation", ["open", "pwrite", "truncate", "fsync", "rename"])
 def test_a_change_that_cannot_be_saved_is_not_made(desk: Desk, operation: str) -> None:
-    """The old file stands and the old users hold, until the disk takes changes again."""
+    """The old file and the old users stay in force until the disk accepts writes again."""
     desk.create("ada", "old")
     before = desk.disk.content(USERS_FILE)
     desk.disk.fail(operation, errno.EIO, forever=True)
@@ -104,7 +104,7 @@ def test_a_change_that_cannot_be_saved_is_not_made(desk: Desk, operation: str) -
 
 
 def test_a_power_cut_leaves_the_old_users_or_the_new() -> None:
-    """Wherever it strikes; and what was answered before it is there after it."""
+    """Wherever it strikes; a change that was answered before the cut survives it."""
     possible: list[list[set[str]]] = [
         [{"ada"}, {"ada", "bob"}],
         [{"ada", "bob"}, {"bob"}],
@@ -115,28 +115,28 @@ def test_a_power_cut_leaves_the_old_users_or_the_new() -> None:
         desk = Desk()
         desk.create("ada")
         desk.disk.cut_power_at(desk.disk.operations + cut)
-        told = _told_before_the_cut(desk)
+        answered = _answered_before_the_cut(desk)
         desk.close()
         again = Desk(desk.disk.crash(Random(seed)))
         left = {account.name for account in again.users.accounts()}
         again.close()
-        seen.add(told)
+        seen.add(answered)
 
-        assert left in possible[told]
+        assert left in possible[answered]
     assert {0, 1, 2} == seen
 
 
-def _told_before_the_cut(desk: Desk) -> int:
-    """Create bob, delete ada; return how many of the two were answered."""
-    told = 0
+def _answered_before_the_cut(desk: Desk) -> int:
+    """Create bob, delete ada; return how many of the two changes were answered."""
+    answered = 0
     try:
         desk.create("bob")
-        told = 1
+        answered = 1
         desk.delete("ada")
-        told = 2
+        answered = 2
     except PowerCutError:
         pass
-    return told
+    return answered
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def _told_before_the_cut(desk: Desk) -> int:
         (b'{"version": 1, "users":' + 5_000 * b"[", "does not hold users"),
     ],
 )
-def test_a_file_that_cannot_be_read_stops_the_start(content: bytes, problem: str) -> None:
-    """It is an error of the configuration in one line, and the file is left as it is."""
+def test_a_malformed_file_prevents_startup(content: bytes, problem: str) -> None:
+    """The broker reports a configuration error in one line, and leaves the file as it is."""
     disk = FakeDisk()
     disk.put(USERS_FILE, content)
 
@@ -179,8 +179,8 @@ def test_a_file_that_cannot_be_read_stops_the_start(content: bytes, problem: str
         ([{}, {}], "'ada' is there twice"),
     ],
 )
-def test_a_user_that_cannot_be_is_named(users: list[dict[str, object]], problem: str) -> None:
-    """The line says who and what; it never shows a hash."""
+def test_the_error_names_an_invalid_user(users: list[dict[str, object]], problem: str) -> None:
+    """It says what is wrong with the user, and never shows a hash."""
     disk = FakeDisk()
     disk.put(USERS_FILE, users_file(*(user_record("ada") | user for user in users)))
 
@@ -189,8 +189,8 @@ def test_a_user_that_cannot_be_is_named(users: list[dict[str, object]], problem:
     assert "secret" not in str(caught.value)
 
 
-def test_a_file_that_the_disk_does_not_give_stops_the_start() -> None:
-    """Unreadable is not the same as not there: it would start without any users."""
+def test_an_unreadable_file_prevents_startup() -> None:
+    """Unreadable does not mean absent: the broker would start without any users."""
     disk = FakeDisk()
     disk.put(USERS_FILE, users_file())
     disk.fail("open", errno.EACCES)
@@ -200,7 +200,7 @@ def test_a_file_that_the_disk_does_not_give_stops_the_start() -> None:
 
 
 def test_without_a_file_there_are_no_users(desk: Desk) -> None:
-    """And none is written before there is one."""
+    """And no file is written before the first user is created."""
     assert [] == desk.users.accounts()
     assert [] == desk.users.permissions("ada")
     assert [] == desk.disk.paths()

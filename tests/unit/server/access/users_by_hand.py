@@ -1,4 +1,4 @@
-"""Users whose event loop is turned by hand: in which order things happen, a test decides."""
+"""Users on an event loop that is turned by hand: the test decides the order of events."""
 
 import json
 import queue
@@ -23,21 +23,21 @@ HASH: Final = (
 
 
 class Counting(PasswordHasher):
-    """Real argon2id, as cheap as it can be made; it notes the hashes it is asked about.
+    """Real argon2id at its lowest cost; it records the hashes that it verifies.
 
-    With its gate shut it checks nothing until the gate is open again.
+    While its gate is shut, verification waits.
     """
 
     def __init__(self) -> None:
         super().__init__(time_cost=1, memory_cost=8, parallelism=1)
-        self.asked: list[str | bytes] = []
+        self.verified: list[str | bytes] = []
         self.hashed = 0
         self.gate = threading.Event()
         self.gate.set()
 
     def verify(self, hash: str | bytes, password: str | bytes) -> Literal[True]:  # noqa: A002 - argon2's name for it
         assert self.gate.wait(WAIT_S)
-        self.asked.append(hash)
+        self.verified.append(hash)
         return super().verify(hash, password)
 
     def hash(self, password: str | bytes, *, salt: bytes | None = None) -> str:
@@ -46,7 +46,7 @@ class Counting(PasswordHasher):
 
 
 class OutOfMemory(Counting):
-    """It has no memory left for any password."""
+    """A hasher that has run out of memory."""
 
     def verify(self, hash: str | bytes, password: str | bytes) -> Literal[True]:  # noqa: A002 - argon2's name for it
         raise VerificationError("Memory allocation error")
@@ -56,7 +56,7 @@ class OutOfMemory(Counting):
 
 
 class Desk:
-    """Users whose event loop is turned by hand, until an answer is there."""
+    """Users, and an event loop that each method turns until its answer arrives."""
 
     def __init__(self, files: Files | None = None, hasher: Counting | None = None) -> None:
         self.files = FakeDisk() if files is None else files
@@ -71,22 +71,22 @@ class Desk:
         )
 
     def close(self) -> None:
-        """End in order, also after a test that has failed with the gate shut."""
+        """Shut down cleanly, even after a test that failed with the gate shut."""
         self.users.stop()
         self.hasher.gate.set()
         self.users.close()
 
     def turn(self) -> None:
-        """Do the next thing that was posted."""
+        """Run the next call that was posted."""
         self.calls.get(timeout=WAIT_S)()
 
     def until(self, answers: Sized, count: int = 1) -> None:
-        """Turn the loop until there are so many answers."""
+        """Turn the loop until there are *count* answers."""
         while len(answers) < count:
             self.turn()
 
     def ask(self, start: Callable[[Done], None]) -> Result:
-        """Return what a change comes to."""
+        """Start a change and return its result."""
         answers: list[Result] = []
         start(answers.append)
         assert [] == answers  # never before the call has returned
@@ -130,10 +130,10 @@ class Desk:
 
 
 def user_record(name: str, grants: dict[str, list[str]] | None = None) -> dict[str, object]:
-    """Return a user as the file holds it."""
+    """Return a user in the form of the file."""
     return {"name": name, "hash": HASH, "created": NOW_S, "grants": grants or {}}
 
 
 def users_file(*users: dict[str, object]) -> bytes:
-    """Return the file of these users."""
+    """Return the content of a file with these users."""
     return json.dumps({"version": 1, "users": users}).encode()

@@ -1,4 +1,4 @@
-"""The models of the settings, each by itself."""
+"""The settings models, each on its own."""
 
 import pytest
 from pydantic import ValidationError
@@ -31,7 +31,7 @@ LOOPBACK = {
 
 @pytest.mark.parametrize(("host", "loopback"), LOOPBACK.items())
 def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) -> None:
-    """What cannot be told from its text alone counts as reachable from outside."""
+    """A host that its text does not prove to be local counts as reachable from outside."""
     assert loopback == ListenerConfig(host=host).loopback
 
 
@@ -39,14 +39,14 @@ def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) 
     "host", ["", "a:5555", "127.0.0.1:1", "[]", "a b", "x@y", "a/b", "a\n"]
 )
 def test_a_host_is_a_name_or_an_address(host: str) -> None:
-    """A port, a user or a path in it is refused, and so is nothing at all."""
+    """A port, a user or a path in it is refused, and so is an empty host."""
     with pytest.raises(ValidationError):
         ListenerConfig(host=host)
 
 
 @pytest.mark.parametrize("policy", ["always", "none", "every_n:1", "interval_ms:1000"])
 def test_the_four_fsync_policies_are_accepted(policy: str) -> None:
-    """Two names alone, two with a number."""
+    """Two are plain names, two take a number."""
     assert policy == WalConfig(fsync=policy).fsync
 
 
@@ -80,7 +80,7 @@ def test_a_principal_has_a_short_printable_name(name: str) -> None:
 
 
 def test_permissions_may_be_comma_separated() -> None:
-    """A list where the source has none, such as the environment."""
+    """For sources that have no lists, such as the environment."""
     key = KeyConfig.model_validate({"name": "a", "hash": HASHES[0], "publish": "a.*, b,"})
 
     assert ["a.*", "b"] == key.publish
@@ -97,11 +97,11 @@ def test_names_and_hashes_of_keys_are_unique() -> None:
 
 
 def test_a_hash_is_not_in_the_text_of_a_model() -> None:
-    """A configuration that ends up in a log line says nothing about keys."""
+    """A configuration that ends up in a log line reveals no key's hash."""
     assert HASHES[0] not in repr(AuthConfig(keys=[KeyConfig(name="a", hash=HASHES[0])]))
 
 
 def test_every_key_of_delivery_can_be_overridden_by_a_strand() -> None:
-    """The two lists of keys are one list."""
+    """The two models have the same keys."""
     assert set(DeliveryConfig.model_fields) == set(DeliveryOverrides.model_fields)
     assert set(DeliveryConfig.model_fields) < set(BlipConfig.model_fields)

@@ -1,4 +1,4 @@
-"""The configuration as a whole: precedence, refusals, relations, development mode."""
+"""The configuration as a whole: precedence, refusals, dependent settings, development mode."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from braidmq.server.config.loading import known_keys, load
 
 ROOT = Path(__file__).resolve().parents[4]
 DEV = {"dev": True}
-SECRET = "bk_a-secret-that-nobody-may-read"
+SECRET = "bk_a-secret-that-must-not-leak"
 HASH = "sha256:" + 64 * "0"
 
 
@@ -56,15 +56,15 @@ def test_a_later_source_wins_over_an_earlier_one(tmp_path: Path) -> None:
     assert Path("e") == config.data_dir
 
 
-def test_yaml_and_toml_say_the_same(tmp_path: Path) -> None:
-    """The file's form is a matter of taste."""
+def test_yaml_and_toml_give_the_same_configuration(tmp_path: Path) -> None:
+    """The file format is a matter of taste."""
     toml = written(tmp_path, "[blip]\nport = 7\n[wal]\nfsync = 'every_n:3'\n")
     yaml = written(tmp_path, "blip: {port: 7}\nwal:\n  fsync: every_n:3\nvibe:\n", "b.yaml")
 
     assert load(toml, {}, DEV) == load(yaml, {}, DEV)
 
 
-def test_an_address_of_off_turns_a_listener_off_and_another_turns_it_on(tmp_path: Path) -> None:
+def test_off_turns_a_listener_off_and_an_address_turns_it_on(tmp_path: Path) -> None:
     """`off` works as a flag, as a host in the file or environment, and as enabled = false."""
     path = written(tmp_path, "[vibe]\nhost = 'off'\n[qumbed]\nenabled = false\n")
     config = load(
@@ -139,7 +139,7 @@ ENVIRONMENT_REFUSALS = {
 
 @pytest.mark.parametrize(("setting", "line"), ENVIRONMENT_REFUSALS.items())
 def test_a_bad_setting_is_refused_in_one_line_that_names_it(setting: str, line: str) -> None:
-    """Whoever set it learns which key it was, what is wrong, and where it came from."""
+    """The operator learns which key it is, what is wrong, and where the value came from."""
     name, _, value = setting.partition("=")
     error = refusal(environ={name: value})
 
@@ -165,7 +165,7 @@ FILE_REFUSALS = {
 def test_a_bad_line_of_the_file_is_refused_by_name(
     tmp_path: Path, text: str, line: str
 ) -> None:
-    """Unknown keys and values of the wrong type are errors, and stay one line."""
+    """Unknown keys and values of the wrong type are errors, each in one line."""
     assert line == str(refusal(written(tmp_path, text)))
 
 
@@ -188,7 +188,7 @@ SECRETS_IN_WRONG_PLACES = {
 
 @pytest.mark.parametrize(("name", "text"), SECRETS_IN_WRONG_PLACES.items())
 def test_no_refusal_shows_a_value(tmp_path: Path, name: str, text: str) -> None:
-    """A key pasted into the wrong place does not come back in an error, chained or not."""
+    """A key pasted into the wrong place does not appear in an error, chained or not."""
     error = refusal(written(tmp_path, text, name))
 
     assert SECRET not in f"{error}{error!r}{error.key}{error.problem}"
@@ -197,13 +197,13 @@ def test_no_refusal_shows_a_value(tmp_path: Path, name: str, text: str) -> None:
 
 
 def test_development_mode_ignores_the_address_of_a_listener_that_is_off() -> None:
-    """A listener that is off needs no key."""
+    """A listener that is off exposes nothing."""
     environ = {"BRAIDMQ_VIBE__HOST": "0.0.0.0", "BRAIDMQ_VIBE__ENABLED": "false"}  # noqa: S104 - never bound
 
     assert not load(None, environ, DEV).vibe.enabled
 
 
-def test_development_mode_keeps_its_name_for_itself(tmp_path: Path) -> None:
+def test_development_mode_reserves_the_name_dev(tmp_path: Path) -> None:
     """A configured principal called dev would own what dev-key owns."""
     path = written(tmp_path, f"[[auth.keys]]\nname = 'dev'\nhash = '{HASH}'")
 
@@ -212,13 +212,13 @@ def test_development_mode_keeps_its_name_for_itself(tmp_path: Path) -> None:
 
 
 def test_without_keys_and_without_development_mode_nothing_starts() -> None:
-    """A broker without any key is a mistake, and the error says how to mend it."""
+    """A broker without any key is a mistake, and the error says how to fix it."""
     assert "braidmq keys new" in str(refusal(flags={"dev": False}))
     assert not load(None, {}, {}, keys_needed=False).auth.keys
 
 
-def test_qumbed_asks_who_it_is_unless_it_is_on_loopback(tmp_path: Path) -> None:
-    """auth = "none" is for this machine only; off, it does not matter."""
+def test_qumbed_requires_authentication_unless_it_is_on_loopback(tmp_path: Path) -> None:
+    """auth = "none" is for this machine only; it does not matter to a listener that is off."""
     keys = f"[[auth.keys]]\nname = 'a'\nhash = 'sha256:{64 * '0'}'\n"
     path = written(tmp_path, keys + "[qumbed]\nhost = '0.0.0.0'\n")
     text = "qumbed.auth: must be key or mtls to listen on 0.0.0.0"
@@ -229,15 +229,15 @@ def test_qumbed_asks_who_it_is_unless_it_is_on_loopback(tmp_path: Path) -> None:
         assert "0.0.0.0" == load(path, environ, {}).qumbed.host  # noqa: S104 - never bound
 
 
-def test_qumbeds_window_is_its_own() -> None:
-    """[delivery] says how much may be in flight; this is how much may be on the way."""
+def test_qumbed_has_a_window_of_its_own() -> None:
+    """[delivery] limits unacknowledged bytes; this, bytes that the peer has not received."""
     config = load(None, {"BRAIDMQ_DELIVERY__WINDOW_BYTES": "5"}, DEV)
 
     assert 256 * 1024 == config.qumbed.window_bytes
 
 
-def test_tls_files_must_be_there(tmp_path: Path) -> None:
-    """A wrong path is found at start, not at the first handshake."""
+def test_tls_files_must_exist(tmp_path: Path) -> None:
+    """A wrong path is found at startup, not at the first handshake."""
     there = written(tmp_path, "", "cert.pem")
     environ = {
         "BRAIDMQ_BLIP__TLS_CERT": str(there),
@@ -252,7 +252,7 @@ def test_tls_files_must_be_there(tmp_path: Path) -> None:
 
 
 def test_a_strand_may_override_delivery_for_itself() -> None:
-    """What it does not mention it has from [delivery]; a 0 of its own is a mention."""
+    """Keys that it does not set come from [delivery]; a 0 of its own is a setting."""
     environ = {
         "BRAIDMQ_DELIVERY__WINDOW": "10",
         "BRAIDMQ_DELIVERY__MAX_RETRIES": "2",
@@ -268,7 +268,7 @@ def test_a_strand_may_override_delivery_for_itself() -> None:
 
 
 def test_a_loaded_configuration_does_not_change() -> None:
-    """Everything that runs was built from it."""
+    """Everything that runs was built from it, so it is frozen."""
     config = load(None, {}, DEV)
 
     with pytest.raises(ValueError, match="frozen"):
@@ -302,7 +302,7 @@ def shown(default: object) -> str:
 def test_the_documentation_names_every_key_with_its_default() -> None:
     """docs/configuration.md cannot fall behind the models, in either direction."""
     expected = {key: shown(default) for key, default in known_keys().items()}
-    # A strand's overrides of [delivery] are one paragraph, not seven rows thrice.
+    # A strand's overrides of [delivery] are one paragraph, not seven rows three times.
     for strand in ("blip", "vibe", "qumbed"):
         for key in type(Config().delivery).model_fields:
             if (strand, key) != ("qumbed", "window_bytes"):  # a key of its own

@@ -1,4 +1,4 @@
-"""Schema files, read once at start."""
+"""Schema files, read once at startup."""
 
 import json
 from pathlib import Path
@@ -23,12 +23,12 @@ def write(path: Path, content: object) -> None:
 
 
 def test_without_a_directory_the_built_in_schemas_are_there() -> None:
-    """Nothing is read."""
+    """No file is read."""
     assert BUILT_IN == load_schemas(None).ids()
 
 
 def test_a_file_is_a_schema_named_after_it(tmp_path: Path) -> None:
-    """Or after its own `$id`; other files and directories within are no concern of ours."""
+    """Or after its own `$id`; other files and directories are ignored."""
     write(tmp_path / "sensor.Pressure.json", PRESSURE)
     write(tmp_path / "whatever.json", {"$id": "my.Flag", "type": "boolean"})
     write(tmp_path / "README.md", "not a schema")
@@ -58,7 +58,7 @@ def test_a_file_is_a_schema_named_after_it(tmp_path: Path) -> None:
         ("a.json", " " * (SCHEMA_FILE_BYTES_MAX + 1), "limit is 1048576"),
     ],
 )
-def test_a_bad_file_stops_the_start(
+def test_a_bad_file_prevents_startup(
     tmp_path: Path, name: str, content: object, problem: str
 ) -> None:
     """The error names the setting, the file and what is wrong with it."""
@@ -72,8 +72,8 @@ def test_a_bad_file_stops_the_start(
     assert problem in str(caught.value)
 
 
-def test_two_files_of_one_id_stop_the_start(tmp_path: Path) -> None:
-    """Which of them would count is not guessed."""
+def test_two_files_with_one_id_prevent_startup(tmp_path: Path) -> None:
+    """The broker does not guess which of them counts."""
     write(tmp_path / "a.json", {"$id": "b"})
     write(tmp_path / "b.json", PRESSURE)
 
@@ -81,7 +81,7 @@ def test_two_files_of_one_id_stop_the_start(tmp_path: Path) -> None:
         load_schemas(tmp_path)
 
 
-def test_a_file_that_is_not_utf_8_stops_the_start(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_prevents_startup(tmp_path: Path) -> None:
     """JSON is UTF-8."""
     (tmp_path / "a.json").write_bytes(b'{"title":"\xff"}')
 
@@ -89,8 +89,8 @@ def test_a_file_that_is_not_utf_8_stops_the_start(tmp_path: Path) -> None:
         load_schemas(tmp_path)
 
 
-def test_a_directory_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
-    """Missing, or a file; and a directory is no schema, whatever its name."""
+def test_an_unreadable_directory_prevents_startup(tmp_path: Path) -> None:
+    """Missing, a file, or with a subdirectory that is named like a schema."""
     write(tmp_path / "file", "x")
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir" / "a.json").mkdir()

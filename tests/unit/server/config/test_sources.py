@@ -1,4 +1,4 @@
-"""Sources of settings: what each says, whatever it means."""
+"""Sources of settings: what each of them sets, before the values are checked."""
 
 from pathlib import Path
 
@@ -37,19 +37,19 @@ BAD_ADDRESSES = {
 
 @pytest.mark.parametrize(("text", "address"), ADDRESSES.items())
 def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
-    """IPv6 stands in brackets, and port 0 is any."""
+    """An IPv6 address stands in brackets, and port 0 means any port."""
     assert address == parse_address("--blip", text)
 
 
 @pytest.mark.parametrize(("text", "problem"), BAD_ADDRESSES.items())
-def test_anything_else_is_no_address(text: str, problem: str) -> None:
-    """The flag is named, and what was expected."""
+def test_anything_else_is_not_an_address(text: str, problem: str) -> None:
+    """The error names the flag and says what was expected."""
     with pytest.raises(ConfigError, match=f"^--blip: .*{problem}"):
         parse_address("--blip", text)
 
 
 def test_the_environment_names_section_and_key() -> None:
-    """Case of the name is the environment's; who said what is remembered."""
+    """In upper case; the result says which variable set which key."""
     environ = {
         "BRAIDMQ_BLIP__PORT": "1",
         "BRAIDMQ_BLIP__HOST": "h",
@@ -59,14 +59,14 @@ def test_the_environment_names_section_and_key() -> None:
         "BRAIDMQ_PURE": "1",
         "OTHER__THING": "x",
     }
-    settings, said_by = from_environment(environ)
+    settings, set_by = from_environment(environ)
 
     assert {
         "blip": {"port": "1", "host": "h"},
         "data_dir": "d",
         "schemas_dir": "s",
     } == settings
-    assert "BRAIDMQ_BLIP__PORT" == said_by["blip.port"]
+    assert "BRAIDMQ_BLIP__PORT" == set_by["blip.port"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_environment_names_section_and_key() -> None:
     ["BRAIDMQ_A__B__C", "BRAIDMQ___B", "BRAIDMQ_A__", "BRAIDMQ___", "BRAIDMQ_AUTH__KEYS"],
 )
 def test_a_variable_with_two_underscores_is_ours_or_an_error(name: str) -> None:
-    """It is named; its value is not."""
+    """The error names the variable without showing its value."""
     with pytest.raises(ConfigError) as caught:
         from_environment({name: "value"})
 
@@ -83,14 +83,14 @@ def test_a_variable_with_two_underscores_is_ours_or_an_error(name: str) -> None:
 
 
 def test_a_section_is_not_a_value() -> None:
-    """BRAIDMQ_DATA_DIR is taken; a key below it is not."""
+    """BRAIDMQ_DATA_DIR is a key; it has no keys below it."""
     with pytest.raises(ConfigError, match="BRAIDMQ_DATA_DIR__X: unknown key"):
         from_environment({"BRAIDMQ_DATA_DIR": "d", "BRAIDMQ_DATA_DIR__X": "1"})
 
 
-def test_a_flag_that_was_not_given_says_nothing() -> None:
-    """None is silence, and an address is three settings."""
-    settings, said_by = from_flags(
+def test_an_absent_flag_sets_nothing() -> None:
+    """None means absent, and an address sets three keys."""
+    settings, set_by = from_flags(
         {"blip": "h:1", "vibe": "off", "http": None, "data_dir": Path("d")},
         ("blip", "vibe", "http"),
     )
@@ -100,11 +100,11 @@ def test_a_flag_that_was_not_given_says_nothing() -> None:
         "vibe": {"enabled": False},
         "data_dir": Path("d"),
     } == settings
-    assert ("--blip", "--data-dir") == (said_by["blip.host"], said_by["data_dir"])
+    assert ("--blip", "--data-dir") == (set_by["blip.host"], set_by["data_dir"])
 
 
 def test_merging_keeps_what_the_upper_source_does_not_mention() -> None:
-    """Sections are joined, values replaced."""
+    """Sections are merged, values replaced."""
     below: dict[str, object] = {"a": {"x": 1, "y": 2}, "b": 3, "c": 4}
     above: dict[str, object] = {"a": {"y": 5}, "b": {"z": 6}}
 
@@ -131,7 +131,7 @@ BAD_FILES = {
 def test_a_bad_file_is_refused_in_one_line(
     tmp_path: Path, name: str, text: str, problem: str
 ) -> None:
-    """The line says which file and where, and quotes nothing from it."""
+    """The line names the file and the position, and quotes nothing from the file."""
     path = tmp_path / name
     path.write_text(text, "utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -141,7 +141,7 @@ def test_a_bad_file_is_refused_in_one_line(
 
 
 def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
-    """Not there, a directory, or not text."""
+    """Missing, a directory, or not text."""
     (tmp_path / "binary.toml").write_bytes(b"\xff")
     reasons = {
         "nope.toml": "No such file",
@@ -153,8 +153,8 @@ def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
             from_file(tmp_path / name)
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
-    """In either form, comments included."""
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+    """In either format, even with comments."""
     for name in ("a.toml", "a.yaml", "a.yml"):
         (tmp_path / name).write_text("# nothing\n", "utf-8")
 

@@ -13,7 +13,7 @@ HASH = "sha256:" + 64 * "a"
 
 
 def test_the_text_reads_back_as_the_same_configuration(tmp_path: Path) -> None:
-    """`config show` is a file that can be used, apart from the hashes."""
+    """`config show` prints a usable file, apart from the hashes."""
     odd = 'q"u\\o\te\x7f-ü'
     environ = {"BRAIDMQ_BLIP__WINDOW": "7", "BRAIDMQ_DATA_DIR": odd}
     config = load(None, environ, {"vibe": "[::1]:3", "http": "off"}, keys_needed=False)
@@ -24,7 +24,7 @@ def test_the_text_reads_back_as_the_same_configuration(tmp_path: Path) -> None:
 
 
 def test_hashes_are_masked_and_permissions_shown() -> None:
-    """What a key may do is no secret; its hash is not shown around."""
+    """The permissions of a key are no secret, but its hash is."""
     key = KeyConfig(name="billing", hash=HASH, publish=["orders.*"], admin=True)
     text = to_text(Config(auth=AuthConfig(keys=[key])))
 
@@ -48,20 +48,20 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(("policy", "loss"), LOSSES.items())
-def test_what_a_policy_can_lose_is_said_where_it_is_set(policy: str, loss: str) -> None:
-    """The note is a comment of the [wal] section, right above the policy."""
+def test_a_note_says_what_an_fsync_policy_can_lose(policy: str, loss: str) -> None:
+    """It is a comment in the [wal] section, right above the policy."""
     text = to_text(Config(wal=WalConfig(fsync=policy)))
 
     assert f'# fsync is {policy}: a power cut can lose {loss}\nfsync = "{policy}"\n' in text
 
 
 def test_the_default_policy_loses_nothing_and_needs_no_note() -> None:
-    """A warning that always stands there is not read."""
+    """A warning that is always there goes unread."""
     assert loss_note("always") is None
     assert "lose" not in to_text(Config())
 
 
-def test_development_mode_is_told() -> None:
-    """It is no key of the file, so that it cannot be left in one."""
+def test_development_mode_is_shown_as_a_comment() -> None:
+    """It is not a key of the file, so that it cannot be left in one."""
     assert "# --dev: " in to_text(Config(dev=True))
     assert "dev" not in tomllib.loads(to_text(Config(dev=True)))

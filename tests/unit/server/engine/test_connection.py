@@ -1,6 +1,6 @@
-"""What any connection does when it must wait: for the log, for its rate, for its peer.
+"""Connections that must wait: for the log, for their rate limit, for their peer.
 
-It takes a strand to show it; here that is Blip.
+This holds for every strand; the tests use Blip.
 """
 
 from collections.abc import Callable
@@ -17,28 +17,23 @@ from braidmq.server.engine.connection import (
 )
 from tests.integration.blip.peer import (
     credit,
-    parse,
     ping,
     poll,
     pong,
     publish,
     subscribe,
 )
-from tests.unit.server.by_hand import Hand, HandWire
+from tests.unit.server.by_hand import Hand, HandWire, frames
 
-STRANDS_OWN: dict[str, Callable[[Connection], object]] = {
-    "who the peer is": lambda connection: connection.is_authenticated,
-    "what is received": lambda connection: connection.receive(b"x"),
-    "what is woken": lambda connection: connection.wake(),
+LEFT_TO_THE_STRAND: dict[str, Callable[[Connection], object]] = {
+    "authentication": lambda connection: connection.is_authenticated,
+    "receiving": lambda connection: connection.receive(b"x"),
+    "waking": lambda connection: connection.wake(),
 }
 
 
-def frames(*raw: bytes) -> list[tuple[int, int, bytes]]:
-    return [parse(one)[0] for one in raw]
-
-
-def test_a_connection_that_waits_is_read_from_up_to_a_bound() -> None:
-    """Behind a command that waits, more than the read-ahead is left to the kernel."""
+def test_a_waiting_connection_reads_ahead_up_to_a_limit() -> None:
+    """Bytes beyond the read-ahead stay in the kernel."""
     hand = Hand()
     connection, wire = hand.connect()
     connection.receive(subscribe(1, "t") + poll(2, 1))
@@ -53,7 +48,7 @@ def test_a_connection_that_waits_is_read_from_up_to_a_bound() -> None:
 
 
 def test_a_publisher_waits_when_too_much_is_uncommitted() -> None:
-    """It is not refused: its messages follow when half of the bound is free again."""
+    """It is not refused: the broker takes its messages once half of the limit is free again."""
     hand = Hand(Settings(memory_bytes=1000))
     connection, wire = hand.connect()
     connection.receive(b"".join(publish(n, "t", bytes(300)) for n in range(8)) + ping(9))
@@ -65,8 +60,8 @@ def test_a_publisher_waits_when_too_much_is_uncommitted() -> None:
     assert 8 == hand.committed_id
 
 
-def test_the_rate_limit_asks_to_be_woken() -> None:
-    """A publisher above its rate goes on when a token has been earned."""
+def test_a_publisher_above_its_rate_continues_later() -> None:
+    """The engine wakes it when it has earned a token."""
     hand = Hand(messages_per_s=2)
     connection, wire = hand.connect()
     connection.receive(b"".join(publish(n, "t", b"", 0) for n in range(3)) + ping(9))
@@ -80,7 +75,7 @@ def test_the_rate_limit_asks_to_be_woken() -> None:
 
 
 def test_a_publisher_above_its_rate_has_one_timer() -> None:
-    """However often it is woken for other reasons: each timer would outlive its wake."""
+    """However often other events wake it: each extra timer would outlive its purpose."""
     hand = Hand(messages_per_s=2)
     connection, _ = hand.connect()
     connection.receive(subscribe(1, "t", 0))
@@ -94,9 +89,9 @@ def test_a_publisher_above_its_rate_has_one_timer() -> None:
     assert 1 == len(hand.wakes)
 
 
-@pytest.mark.parametrize("ask", STRANDS_OWN.values(), ids=STRANDS_OWN)
-def test_without_a_strand_nothing_is_understood(ask: Callable[[Connection], object]) -> None:
-    """A strand that forgets one of its methods raises, and does not lose bytes silently."""
+@pytest.mark.parametrize("ask", LEFT_TO_THE_STRAND.values(), ids=LEFT_TO_THE_STRAND)
+def test_a_connection_without_a_strand_raises(ask: Callable[[Connection], object]) -> None:
+    """A strand that lacks one of these methods must not lose bytes silently."""
     limits = Limits(output_buffer_bytes=1 << 20, messages_per_s=0)
     engine, wire = Hand().engine, HandWire()
     connection = Connection(engine, wire, limits, Output(engine, wire, limits))
@@ -106,7 +101,7 @@ def test_without_a_strand_nothing_is_understood(ask: Callable[[Connection], obje
 
 
 def test_tokens_are_earned_with_time() -> None:
-    """As many as the rate at once, then one for each of its parts of a second."""
+    """A second's worth at once, then one at a time, at the rate."""
     tokens = TokenBucket(2)
     at_once = [tokens.take(1_000_000) for _ in range(3)]
     later = [tokens.take(now_us) for now_us in (1_400_000, 1_500_000, 1_500_000)]
@@ -117,8 +112,8 @@ def test_tokens_are_earned_with_time() -> None:
     assert [True, True, False] == much_later
 
 
-def test_what_is_missing_is_there_after_that_time() -> None:
-    """A microsecond more than exact, so that the timer does not come too early."""
+def test_a_missing_token_is_there_after_the_stated_time() -> None:
+    """The time is rounded up, so that the timer does not fire too early."""
     tokens = TokenBucket(4)
     for _ in range(4):
         tokens.take(1_000_000)

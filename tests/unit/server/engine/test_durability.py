@@ -1,4 +1,4 @@
-"""The log behind its threads: what is reported, in which order, and when the disk fails."""
+"""The log behind its threads: what it reports, in which order, and on a failing disk."""
 
 import asyncio
 import errno
@@ -28,7 +28,7 @@ SEGMENT_BYTES = 64 * 1024
 
 
 class Reports:
-    """Stands in for the engine, and keeps what the log reports."""
+    """Stand in for the engine, and record what the log reports."""
 
     def __init__(self) -> None:
         self.committed_ids: list[int] = []
@@ -83,7 +83,7 @@ def message(payload: bytes, topic: bytes = b"t") -> bytes:
 
 
 async def test_commits_are_reported_in_order() -> None:
-    """Each batch is committed before the next, and told on the event loop."""
+    """Each batch is committed before the next, and reported on the event loop."""
     async with durability_on(FakeDisk()) as (durability, reports):
         for size in (1, 3, 2):
             durability.append([message(b"x")] * size, urgent=False)
@@ -94,7 +94,7 @@ async def test_commits_are_reported_in_order() -> None:
 
 
 async def test_a_full_disk_is_reported_and_the_log_goes_on() -> None:
-    """LogFullError for the batch; with room again and the reserve whole, the next is fine."""
+    """LogFullError for the batch; once the reserve fits on the disk again, the next is fine."""
     disk = FakeDisk()
     async with durability_on(disk) as (durability, reports):
         disk.capacity = disk.used_bytes
@@ -111,7 +111,7 @@ async def test_a_full_disk_is_reported_and_the_log_goes_on() -> None:
 
 
 @pytest.mark.parametrize("operation", ["pwrite", "fdatasync"])
-async def test_a_failing_disk_poisons_for_good(operation: str) -> None:
+async def test_a_failing_disk_poisons_the_log_for_good(operation: str) -> None:
     """A failed write or sync is final: every later batch is refused as well."""
     disk = FakeDisk()
     async with durability_on(disk) as (durability, reports):
@@ -125,8 +125,8 @@ async def test_a_failing_disk_poisons_for_good(operation: str) -> None:
         assert durability.wal.is_poisoned
 
 
-async def test_a_mistake_of_our_own_is_reported_and_not_swallowed() -> None:
-    """A thread that died silently would let everybody wait for ever."""
+async def test_a_bug_is_reported_and_not_swallowed() -> None:
+    """If the thread died silently, every publisher would wait for ever."""
     async with durability_on(FakeDisk()) as (durability, reports):
         durability.append([b"\0 is no record"], urgent=False)
         await until(lambda: reports.failures)
@@ -137,13 +137,13 @@ async def test_a_mistake_of_our_own_is_reported_and_not_swallowed() -> None:
 
 
 async def test_nothing_is_read_once_the_log_is_closing() -> None:
-    """A read that waited for room comes too late, and says nothing."""
+    """A late read is dropped without a report."""
     broker = Broker(Settings())
     topic = broker.topics.get("t")
     assert topic is not None
     async with durability_on(FakeDisk()) as (durability, reports):
         durability.stop_reading()
-        unread = broker.subscriptions.new(topic, 1, "somebody")
+        unread = broker.subscriptions.new(topic, 1, "client")
         durability.read(ChannelRead(unread, broker.settings, 0))
         durability.scrub()
 
@@ -151,11 +151,11 @@ async def test_nothing_is_read_once_the_log_is_closing() -> None:
 
 
 async def test_backlog_is_read_back() -> None:
-    """Only records of the topic, up to where it was asked."""
+    """Only the records of the topic, up to its newest."""
     broker = Broker(Settings())
     topic = broker.topics.get("t")
     assert topic is not None
-    subscription = broker.subscriptions.new(topic, 1, "somebody")
+    subscription = broker.subscriptions.new(topic, 1, "client")
     async with durability_on(FakeDisk()) as (durability, reports):
         bodies = [message(b"1"), message(b"no", b"u"), message(b"2")]
         durability.append(bodies, urgent=False)
@@ -168,7 +168,7 @@ async def test_backlog_is_read_back() -> None:
 
 
 async def test_an_interval_syncs_by_its_own_timer() -> None:
-    """interval_ms: a commit does not wait for the disk, but the disk is not forgotten."""
+    """interval_ms: a commit does not wait for the disk; the timer syncs it soon after."""
     async with durability_on(FakeDisk(), "interval_ms:10", sync_interval_s=0.01) as running:
         durability, reports = running
         durability.append([message(b"x")], urgent=False)
@@ -176,8 +176,8 @@ async def test_an_interval_syncs_by_its_own_timer() -> None:
         await until(lambda: durability.wal.synced_id == 1)
 
 
-async def test_close_finishes_what_was_asked() -> None:
-    """What was handed over before the end is on the disk after it, under any policy."""
+async def test_close_writes_everything_that_was_appended() -> None:
+    """It reaches the disk under any fsync policy."""
     disk = FakeDisk()
     async with durability_on(disk, "none") as (durability, _):
         for _ in range(20):
@@ -186,14 +186,14 @@ async def test_close_finishes_what_was_asked() -> None:
     assert 21 == opened(disk.kill()).next_id
 
 
-async def test_a_snapshot_is_kept() -> None:
-    """It is there for the next start, with the id that it covers."""
+async def test_a_snapshot_is_saved() -> None:
+    """The next start finds it, with the id that it covers."""
     disk = FakeDisk()
     async with durability_on(disk) as (durability, reports):
         durability.append([message(b"x")], urgent=False)
         durability.save(1, b"the state", needed_id=1)
         await until(lambda: reports.committed_ids)
-    kept = snapshots.load(disk)
+    saved = snapshots.load(disk)
 
-    assert kept is not None
-    assert (1, b"the state") == (kept.last_id, kept.body)
+    assert saved is not None
+    assert (1, b"the state") == (saved.last_id, saved.body)

@@ -1,4 +1,4 @@
-"""Any connection's output: room that is measured, and replies that the log refuses."""
+"""The output of any connection: back-pressure, and replies that the log refuses."""
 
 from collections.abc import Callable
 
@@ -8,20 +8,15 @@ from braidmq.server.engine.connection import Connection, Limits, Output, Waiting
 from tests.integration.blip.peer import (
     PUBLISH,
     credit,
-    parse,
     ping,
     publish,
     subscribe,
 )
-from tests.unit.server.by_hand import Hand, HandWire
+from tests.unit.server.by_hand import Hand, HandWire, frames
 
 
-def frames(*raw: bytes) -> list[tuple[int, int, bytes]]:
-    return [parse(one)[0] for one in raw]
-
-
-def test_pushes_go_on_when_the_wire_took_everything() -> None:
-    """The transport calls only when the buffer was above its bound: nobody else would push."""
+def test_pushes_continue_when_the_wire_takes_everything() -> None:
+    """The transport calls back only after its buffer was full; until then pushes go on."""
     hand = Hand()
     connection, wire = hand.connect()
     connection.receive(subscribe(1, "t", 0))
@@ -33,8 +28,8 @@ def test_pushes_go_on_when_the_wire_took_everything() -> None:
     assert [PUBLISH] * 9 == [one.kind for one in wire.take()]
 
 
-def test_pushes_stop_when_the_wire_is_full_and_go_on_when_it_is_not() -> None:
-    """Full means full: nothing is written until the transport says that there is room."""
+def test_pushes_stop_while_the_wire_is_full() -> None:
+    """Nothing is written until the transport reports room."""
     hand = Hand()
     connection, wire = hand.connect()
     connection.receive(subscribe(1, "t", 0))
@@ -52,8 +47,8 @@ def test_pushes_stop_when_the_wire_is_full_and_go_on_when_it_is_not() -> None:
     assert wire.take() == frames(publish(3, "t", b"x", 0))
 
 
-def test_nothing_is_written_after_the_end() -> None:
-    """A peer that is gone gets no answers, though its publishes are committed."""
+def test_nothing_is_written_to_a_lost_connection() -> None:
+    """A peer that is gone gets no replies, though its publishes are committed."""
     hand = Hand()
     connection, wire = hand.connect()
     connection.receive(publish(1, "t", b"a") + ping(2))
@@ -64,7 +59,7 @@ def test_nothing_is_written_after_the_end() -> None:
     assert 1 == hand.engine.broker.stats.published
 
 
-STRANDS_OWN: dict[str, Callable[[Output], object]] = {
+LEFT_TO_THE_STRAND: dict[str, Callable[[Output], object]] = {
     "deliveries": lambda output: output.collect(),
     "a refusal": lambda output: output.refuse(1, [], 1, "why"),
     "a write": lambda output: output.flush(),
@@ -78,9 +73,9 @@ def bare_output(hand: Hand) -> Output:
     return Connection(hand.engine, wire, limits, Output(hand.engine, wire, limits)).output
 
 
-@pytest.mark.parametrize("ask", STRANDS_OWN.values(), ids=STRANDS_OWN)
-def test_without_a_strand_nothing_is_written(ask: Callable[[Output], object]) -> None:
-    """A strand that forgets to encode deliveries or refusals raises."""
+@pytest.mark.parametrize("ask", LEFT_TO_THE_STRAND.values(), ids=LEFT_TO_THE_STRAND)
+def test_an_output_without_a_strand_raises(ask: Callable[[Output], object]) -> None:
+    """A strand must encode deliveries and refusals itself."""
     output = bare_output(Hand())
     output.replies.append(WaitingReply(1, b"reply"))
 
@@ -89,7 +84,7 @@ def test_without_a_strand_nothing_is_written(ask: Callable[[Output], object]) ->
 
 
 def test_a_connection_is_listed_once_for_the_next_commit() -> None:
-    """However many replies wait, and again once the engine has taken it off its list."""
+    """However many replies wait, and again once the engine has taken it off the list."""
     hand = Hand()
     output = bare_output(hand)
     output.reply_after(WaitingReply(1, b"a"))
@@ -101,8 +96,8 @@ def test_a_connection_is_listed_once_for_the_next_commit() -> None:
     assert [output.connection] * 2 == hand.engine.waiting
 
 
-def test_a_reply_behind_one_that_waits_keeps_its_place() -> None:
-    """It waits for the connection's newest record, so that a refusal comes before it."""
+def test_a_reply_behind_a_waiting_one_keeps_its_place() -> None:
+    """It waits for the connection's newest record, so that its refusal would be sent first."""
     output = bare_output(Hand())
     output.connection.last_id = 7
     output.reply_after(WaitingReply(7, b"a"))
@@ -111,8 +106,8 @@ def test_a_reply_behind_one_that_waits_keeps_its_place() -> None:
     assert [(7, b"a"), (7, b"b")] == [(one.after_id, one.data) for one in output.replies]
 
 
-def test_what_the_log_did_not_refuse_waits_on() -> None:
-    """A refusal from an id on leaves the replies before it, in the list that is shared."""
+def test_replies_that_the_log_did_not_refuse_keep_waiting() -> None:
+    """A refusal from an id on leaves the replies before that id, in the shared list."""
     output = bare_output(Hand())
     shared = output.replies
     output.reply_after(WaitingReply(1, b"a"))

@@ -1,4 +1,4 @@
-"""Recovery: a broker made again from a snapshot and the records behind it."""
+"""Recovery: a broker rebuilt from a snapshot and the records after it."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def recovered(disk: FakeDisk, config: Config | None = None) -> Recovered:
 
 
 def write(found: Recovered) -> None:
-    """Write and commit what the broker has for the log."""
+    """Write and commit the broker's pending records."""
     found.wal.append(found.broker.take_records())
     found.broker.committed(found.wal.commit(NOW_US), NOW_US)
 
@@ -38,7 +38,7 @@ def publish(broker: Broker, topic: str, payload: bytes) -> int:
 
 def subscribe(broker: Broker, topic: str) -> int:
     peer = Peer()
-    peer.principal = Principal("somebody", publish=["*"], subscribe=["*"])
+    peer.principal = Principal("client", publish=["*"], subscribe=["*"])
     named = broker.topics.get(topic)
     assert named is not None
     return broker.subscribe(peer, named, 1, NOW_US)
@@ -54,7 +54,7 @@ def facts(broker: Broker) -> tuple[object, ...]:
     )
 
 
-def test_settings_come_in_the_brokers_units(tmp_path: Path) -> None:
+def test_settings_are_converted_to_the_brokers_units(tmp_path: Path) -> None:
     """Milliseconds and seconds become microseconds; a strand's section wins."""
     config = Config.model_validate(
         {
@@ -73,8 +73,8 @@ def test_settings_come_in_the_brokers_units(tmp_path: Path) -> None:
     assert (1_500_000, 1234) == (settings.lease_us, settings.memory_bytes)
 
 
-def test_qumbeds_settings_are_the_brokers() -> None:
-    """How long who is away is kept, and what is for whom."""
+def test_qumbed_settings_reach_the_broker() -> None:
+    """How long it keeps an offline subscriber, how it routes, and whether the gateway is on."""
     usual = settings_of(Config())
     other = settings_of(
         Config.model_validate({"qumbed": {"offline_s": 1.5, "route": "all", "gateway": "off"}})
@@ -86,8 +86,8 @@ def test_qumbeds_settings_are_the_brokers() -> None:
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
-def test_a_broker_is_what_its_records_say(with_snapshot: bool) -> None:
-    """With a snapshot in the middle, or from the records alone: the same broker."""
+def test_recovery_rebuilds_the_same_broker(with_snapshot: bool) -> None:
+    """From the records alone, or from a snapshot and the records after it."""
     disk = FakeDisk()
     found = recovered(disk)
     subscribe(found.broker, "t")
@@ -108,7 +108,7 @@ def test_a_broker_is_what_its_records_say(with_snapshot: bool) -> None:
 
 
 def test_a_bad_snapshot_is_set_aside_and_named() -> None:
-    """The records are enough; the bad file is told about, not deleted."""
+    """The records are enough; the bad file is reported, not deleted."""
     disk = FakeDisk()
     found = recovered(disk)
     publish(found.broker, "t", b"1")
@@ -124,8 +124,8 @@ def test_a_bad_snapshot_is_set_aside_and_named() -> None:
     assert disk.exists(again.snapshots_rejected[0])
 
 
-def test_damage_is_not_started_over() -> None:
-    """A record that was committed and cannot be read stops the start."""
+def test_a_damaged_log_prevents_startup() -> None:
+    """A single committed record that cannot be read is enough."""
     disk = FakeDisk()
     found = recovered(disk)
     for number in range(3):
@@ -140,8 +140,8 @@ def test_damage_is_not_started_over() -> None:
     assert 65 == caught.value.exit_code
 
 
-def test_a_repaired_log_starts_and_keeps_all_but_what_was_accepted_as_lost() -> None:
-    """The gap record that a repair writes is known to the broker, and costs only its ids."""
+def test_a_repaired_log_keeps_everything_but_the_accepted_loss() -> None:
+    """The broker knows the gap record that a repair writes; only its ids are lost."""
     disk = FakeDisk()
     found = recovered(disk)
     ids = [publish(found.broker, "orders", bytes([n])) for n in range(3)]

@@ -1,4 +1,4 @@
-"""Requests from outside a connection: which engine may be asked, and which may be changed."""
+"""Requests from outside a connection: which engine may be read, and which may be changed."""
 
 import pytest
 
@@ -16,21 +16,21 @@ from tests.unit.server.by_hand import Hand
 
 
 def test_before_recovery_is_done_every_request_is_refused() -> None:
-    """There is no engine yet, neither to read from nor to change."""
+    """There is no engine yet, neither to read nor to change."""
     for ask in (running, changing):
         with pytest.raises(RecoveringError, match="recovering the log"):
             ask(None)
 
 
 def test_a_running_engine_may_be_read_and_changed() -> None:
-    """It is returned, so that the caller need not look for None again."""
+    """It is returned, so that the caller need not check for None again."""
     engine = Hand().engine
 
     assert engine is running(engine) is changing(engine)
 
 
-def test_a_draining_engine_is_read_and_not_changed() -> None:
-    """The dashboard goes on until the end."""
+def test_a_draining_engine_may_be_read_but_not_changed() -> None:
+    """The dashboard works until the end."""
     engine = Hand().engine
     engine.drain()
 
@@ -39,7 +39,7 @@ def test_a_draining_engine_is_read_and_not_changed() -> None:
         changing(engine)
 
 
-def test_an_engine_whose_log_failed_is_read_and_not_changed() -> None:
+def test_an_engine_whose_log_failed_may_be_read_but_not_changed() -> None:
     """The failure is the reason, even while the broker drains because of it."""
     hand = Hand()
     hand.fail(LogPoisonedError("write", "Input/output error"))
@@ -61,7 +61,7 @@ def test_an_engine_whose_log_failed_is_read_and_not_changed() -> None:
     ],
 )
 def test_each_reason_is_unavailable_and_says_why(error: UnavailableError, text: str) -> None:
-    """An endpoint translates the family; the text is for people."""
+    """An endpoint translates the base class into a status; the text is for people."""
     assert isinstance(error, UnavailableError)
     assert isinstance(error, BraidError)
     assert text == str(error)

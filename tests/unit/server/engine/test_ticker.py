@@ -1,4 +1,4 @@
-"""Clocks and timers of the daemon."""
+"""The daemon's clock and timers."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from tests.integration.blip.peer import until
 
 
 def test_the_clock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sets the machine's time does not move it."""
+    """Setting the machine's time does not move it."""
     clock = SystemClock()
     before = clock.now_us()
     monkeypatch.setattr(time, "time_ns", lambda: 0)
@@ -29,14 +29,14 @@ def test_the_clock_starts_no_earlier_than_the_log() -> None:
 
 
 def test_the_clock_is_wall_time() -> None:
-    """A log that is behind does not matter."""
+    """An earlier time in the log does not hold it back."""
     now_us = time.time_ns() // 1000
 
     assert abs(SystemClock(1).now_us() - now_us) < 60 * 10**6
 
 
 class Deadlines:
-    """Something with one deadline that is looked at when it is due."""
+    """One deadline, which each tick moves on by an hour."""
 
     def __init__(self, due_us: int) -> None:
         self.due_us = due_us
@@ -60,8 +60,8 @@ class Deadlines:
 
 
 @pytest.mark.asyncio
-async def test_it_ticks_when_the_deadline_has_come() -> None:
-    """Once for one deadline."""
+async def test_it_ticks_at_the_deadline() -> None:
+    """Once for each deadline."""
     clock = FakeClock()
     deadlines = Deadlines(clock.now_us() + 10_000)
     ticker = deadlines.ticker(clock)
@@ -74,7 +74,7 @@ async def test_it_ticks_when_the_deadline_has_come() -> None:
 
 @pytest.mark.asyncio
 async def test_an_earlier_deadline_moves_the_timer() -> None:
-    """rearm never lets a deadline pass because a later one was armed first."""
+    """No deadline is missed because a later one was armed first."""
     clock = FakeClock()
     deadlines = Deadlines(clock.now_us() + 3600 * 10**6)
     ticker = deadlines.ticker(clock)
@@ -87,7 +87,7 @@ async def test_an_earlier_deadline_moves_the_timer() -> None:
 
 @pytest.mark.asyncio
 async def test_after_stop_nothing_happens() -> None:
-    """A timer that fires into a closed broker would be a bug at every exit."""
+    """A timer must not fire into a closed broker."""
     clock = FakeClock()
     deadlines = Deadlines(clock.now_us())
     ticker = deadlines.ticker(clock)
@@ -102,7 +102,7 @@ async def test_after_stop_nothing_happens() -> None:
 
 
 @pytest.mark.asyncio
-async def test_chores_are_done_again_and_again() -> None:
+async def test_chores_run_periodically() -> None:
     """Once a second, whatever the broker's deadlines are."""
     clock = FakeClock()
     deadlines = Deadlines(clock.now_us() + 3600 * 10**6)

@@ -1,7 +1,7 @@
 """Waiting: every coroutine is woken in the turn that ends its wait, and none is left behind.
 
-Between two steps a test lets the loop run what is ready, and nothing sleeps: a wait that polled
-would not be over when the assertion comes.
+Between two steps a test only lets the loop run what is ready, and nothing sleeps: a wait that
+polled would still be waiting at the assertion.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from braidmq.broker.delivery.dispatch import ChannelRead
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import Policy
 from braidmq.server.engine.requests import LogRefusedError, ShuttingDownError
-from tests.integration.blip.peer import ack, ping, poll, publish, subscribe
+from tests.integration.blip.peer import ack, ping, poll
 from tests.unit.server.by_hand import Hand
 
 pytestmark = pytest.mark.asyncio
@@ -28,14 +28,14 @@ FULL_TEXT = "no space left on the log's disk"
 
 
 async def begun(wait: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-    """Start a wait, and let it come to where it waits."""
+    """Start a wait, and run it to the point where it waits."""
     task = asyncio.create_task(wait)
     await asyncio.sleep(0)
     return task
 
 
 async def outcome(task: "asyncio.Task[Any]") -> str:
-    """Return how a wait has ended, one step of the loop after it was woken."""
+    """Return how a wait ended, one step of the loop after it was woken."""
     await asyncio.sleep(0)
     if not task.done():
         return "waits"
@@ -59,11 +59,11 @@ async def left(hand: Hand) -> int:
     return len(hand.engine.waiters.commits) + len(hand.engine.waiters.conditions)
 
 
-# For a commit.
+# Waiting for a commit.
 
 
-async def test_a_commit_wakes_those_whose_record_it_covers() -> None:
-    """In the same turn, once, and no others."""
+async def test_a_commit_wakes_the_waits_for_its_records() -> None:
+    """In the same turn, and no other waits."""
     hand = Hand()
     first = await begun(hand.engine.waiters.committed(declared(hand).id))
     second = await begun(hand.engine.waiters.committed(declared(hand, "r").id))
@@ -76,8 +76,8 @@ async def test_a_commit_wakes_those_whose_record_it_covers() -> None:
     assert 0 == await left(hand)
 
 
-async def test_a_record_that_is_committed_is_not_waited_for() -> None:
-    """The call returns without a turn of the log."""
+async def test_a_committed_record_is_not_waited_for() -> None:
+    """The call returns without another commit."""
     hand = Hand()
     queue = declared(hand)
     hand.engine.end_turn()
@@ -87,7 +87,7 @@ async def test_a_record_that_is_committed_is_not_waited_for() -> None:
 
 
 async def test_waiting_ends_the_turn() -> None:
-    """What the caller changed reaches the log; otherwise it would wait for nothing."""
+    """The caller's change reaches the log; otherwise the wait would never end."""
     hand = Hand()
     await begun(hand.engine.waiters.committed(declared(hand).id))
 
@@ -105,15 +105,15 @@ async def test_a_full_log_refuses_the_wait() -> None:
     assert 0 == await left(hand)
 
 
-async def test_a_record_that_is_queued_again_is_waited_for_under_its_new_id() -> None:
-    """The end of a queue may use the log's reserve, and is durable then."""
+async def test_a_requeued_record_is_waited_for_under_its_new_id() -> None:
+    """The deletion of a queue may use the log's reserve, and is then durable."""
     hand = Hand()
     queue = declared(hand)
     hand.engine.end_turn()
     hand.commit()
     engine = hand.engine
-    ended_id = engine.broker.queues.delete(queue)
-    task = await begun(engine.waiters.committed(ended_id, lasts=True))
+    deleted_id = engine.broker.queues.delete(queue)
+    task = await begun(engine.waiters.committed(deleted_id, lasts=True))
     hand.fail(LogFullError())
     assert ("waits", True) == (await outcome(task), hand.log.urgent[-1])
     hand.commit()
@@ -122,13 +122,13 @@ async def test_a_record_that_is_queued_again_is_waited_for_under_its_new_id() ->
 
 
 async def test_a_log_whose_reserve_is_used_up_refuses_lasting_records_too() -> None:
-    """Full twice: when there will be room is unknown."""
+    """Full twice: the engine cannot tell when there will be room."""
     hand = Hand()
     queue = declared(hand)
     hand.engine.end_turn()
     hand.commit()
-    ended_id = hand.engine.broker.queues.delete(queue)
-    task = await begun(hand.engine.waiters.committed(ended_id, lasts=True))
+    deleted_id = hand.engine.broker.queues.delete(queue)
+    task = await begun(hand.engine.waiters.committed(deleted_id, lasts=True))
     hand.fail(LogFullError())
     hand.fail(LogFullError())
 
@@ -136,8 +136,8 @@ async def test_a_log_whose_reserve_is_used_up_refuses_lasting_records_too() -> N
         await task
 
 
-async def test_a_failed_log_answers_every_wait_and_every_later_one() -> None:
-    """Lasting or not, whatever the wait is for; also for what was committed before."""
+async def test_a_failed_log_fails_every_wait_and_every_later_one() -> None:
+    """Whatever the wait is for, even for a record that was committed before."""
     hand = Hand()
     queue = declared(hand)
     waiters = hand.engine.waiters
@@ -158,8 +158,8 @@ async def test_a_failed_log_answers_every_wait_and_every_later_one() -> None:
     assert 0 == await left(hand)
 
 
-async def test_a_drain_lets_commits_come_and_a_stop_does_not() -> None:
-    """The log finishes what it was given; after it has been closed it reports nothing."""
+async def test_waits_for_commits_outlast_a_drain_but_not_a_stop() -> None:
+    """The log finishes its batches; once it is closed, it reports nothing."""
     hand = Hand()
     waiters = hand.engine.waiters
     first = await begun(waiters.committed(declared(hand).id))
@@ -176,17 +176,13 @@ async def test_a_drain_lets_commits_come_and_a_stop_does_not() -> None:
         await third
 
 
-# For a condition.
+# Waiting for a condition.
 
 
-async def test_a_condition_wakes_in_the_turn_in_which_it_becomes_true() -> None:
-    """In-flight is empty: the drain goes on with the last acknowledgement."""
+async def test_a_wait_ends_in_the_turn_that_makes_its_condition_true() -> None:
+    """Here the drain goes on with the last acknowledgement, because nothing is in flight."""
     hand = Hand()
-    connection, _ = hand.connect()
-    connection.receive(subscribe(1, "t"))
-    hand.commit()
-    connection.receive(publish(2, "t", b"a"))
-    hand.commit()
+    connection, _ = hand.subscriber()
     connection.receive(poll(3, 1))
     task = await begun(hand.engine.waiters.until(hand.engine.is_quiet))
     assert "waits" == await outcome(task)
@@ -198,7 +194,7 @@ async def test_a_condition_wakes_in_the_turn_in_which_it_becomes_true() -> None:
     assert 0 == await left(hand)
 
 
-async def test_a_read_that_comes_back_wakes() -> None:
+async def test_a_finished_read_wakes_the_waits() -> None:
     """The reader's report is a turn like any other."""
     hand = Hand()
     engine = hand.engine
@@ -213,8 +209,8 @@ async def test_a_read_that_comes_back_wakes() -> None:
     assert "True" == await outcome(task)
 
 
-async def test_a_connection_that_closes_wakes() -> None:
-    """The last replies have left; also when the log has failed and turns do nothing more."""
+async def test_a_closed_connection_wakes_the_waits() -> None:
+    """Its last replies are sent; even when the log has failed and turns do nothing more."""
     for fails in (False, True):
         hand = Hand()
         connection, _ = hand.connect()
@@ -229,8 +225,8 @@ async def test_a_connection_that_closes_wakes() -> None:
         assert "True" == await outcome(task)
 
 
-async def test_a_condition_that_holds_is_not_waited_for() -> None:
-    """Nothing is entered, and nothing has to happen first."""
+async def test_a_condition_that_already_holds_is_not_waited_for() -> None:
+    """Nothing is registered, and nothing has to happen first."""
     hand = Hand()
 
     assert await hand.engine.waiters.until(lambda: True)
@@ -238,7 +234,7 @@ async def test_a_condition_that_holds_is_not_waited_for() -> None:
 
 
 async def test_without_waiters_a_turn_evaluates_nothing() -> None:
-    """A condition is forgotten with its wait: it is not evaluated in later turns."""
+    """A condition is dropped with its wait: later turns do not evaluate it."""
     hand = Hand()
     evaluated: list[bool] = []
 
@@ -254,16 +250,16 @@ async def test_without_waiters_a_turn_evaluates_nothing() -> None:
     assert [False, True] == evaluated
 
 
-async def test_time_ends_a_wait_for_a_condition() -> None:
-    """The caller is told by False, and nothing is left behind."""
+async def test_a_wait_for_a_condition_can_time_out() -> None:
+    """It returns False, and leaves nothing behind."""
     hand = Hand()
 
     assert not await hand.engine.waiters.until(lambda: False, within_s=0)
     assert 0 == await left(hand)
 
 
-async def test_a_drain_refuses_conditions_but_its_own() -> None:
-    """A request would wait for what no longer happens; the drain waits for the rest."""
+async def test_a_drain_refuses_waits_for_conditions_but_its_own() -> None:
+    """A request would wait for what no longer happens; the drain waits for what still does."""
     hand = Hand()
     waiters = hand.engine.waiters
     is_over = False
@@ -282,7 +278,7 @@ async def test_a_drain_refuses_conditions_but_its_own() -> None:
     assert "True" == await outcome(drain)
 
 
-async def test_a_full_log_wakes_those_whose_condition_sees_it() -> None:
+async def test_a_full_log_wakes_the_waits_whose_condition_it_makes_true() -> None:
     """A refusal is a turn: a publisher that waits for room is refused, the sink waits on."""
     hand = Hand()
     broker = hand.engine.broker
@@ -298,11 +294,11 @@ async def test_a_full_log_wakes_those_whose_condition_sees_it() -> None:
     assert "True" == await outcome(sink)
 
 
-# Cancelled.
+# Cancellation.
 
 
 async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
-    """And the engine, which may wake it in the same step, does not stumble over it."""
+    """The engine copes with that, even if it wakes the wait in the same step."""
     hand = Hand()
     waiters = hand.engine.waiters
     is_over = False
@@ -322,7 +318,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
 
 
 async def test_a_wait_that_was_refused_and_cancelled_is_cancelled() -> None:
-    """The refusal that came with the cancellation is not reported as an error of the loop."""
+    """The event loop does not report the refusal, which no caller retrieves, as an error."""
     hand = Hand()
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(

@@ -1,4 +1,4 @@
-"""Calls to the Flight endpoint: who comes in, and how many."""
+"""Calls to the Flight endpoint: authentication and limits."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ ANNA = Principal("anna", publish=[], subscribe=[])
 HEADERS: dict[str, list[Any]] = {"authorization": ["Bearer anna's key"]}
 
 
-def calls() -> Calls:
+def opened_calls() -> Calls:
     found = Calls({"anna's key": ANNA}.get)
     found.open()
     return found
@@ -34,19 +34,19 @@ def refusal(call: Callable[[], object]) -> str:
 
 def test_a_call_has_a_principal_and_is_counted_until_it_is_over() -> None:
     """However it ends."""
-    door = calls()
-    first, second = door.start_call(None, HEADERS), door.start_call(None, HEADERS)
+    calls = opened_calls()
+    first, second = calls.start_call(None, HEADERS), calls.start_call(None, HEADERS)
     assert ANNA is first.principal
-    assert 2 == door.count
+    assert 2 == calls.count
     first.call_completed(None)
     second.call_completed(ValueError("x"))
 
-    assert 0 == door.count
+    assert 0 == calls.count
 
 
 NEEDED = "UnauthenticatedError: an API key is needed, in the header 'authorization: Bearer KEY'"
 UNKNOWN = "UnauthenticatedError: the API key is not known"
-STRANGERS: list[tuple[dict[str, list[Any]], str]] = [
+UNAUTHENTICATED: list[tuple[dict[str, list[Any]], str]] = [
     ({}, NEEDED),
     ({"authorization": []}, NEEDED),
     ({"authorization": ["anna's key"]}, NEEDED),
@@ -55,56 +55,58 @@ STRANGERS: list[tuple[dict[str, list[Any]], str]] = [
     ({"authorization": ["Basic anna's key"]}, NEEDED),
     ({"authorization": 2 * HEADERS["authorization"]}, NEEDED),
     ({"authorization": [b"Bearer \xff"]}, NEEDED),
-    ({"authorization": ["Bearer nobody's"]}, UNKNOWN),
+    ({"authorization": ["Bearer unknown"]}, UNKNOWN),
     ({"authorization": ["Bearer \ud800"]}, UNKNOWN),
 ]
 
 
-@pytest.mark.parametrize(("headers", "line"), STRANGERS)
-def test_without_a_known_key_nobody_comes_in(headers: dict[str, list[Any]], line: str) -> None:
-    """The line says what is needed, and the refusal is counted."""
-    door = calls()
+@pytest.mark.parametrize(("headers", "line"), UNAUTHENTICATED)
+def test_a_call_without_a_known_key_is_refused(
+    headers: dict[str, list[Any]], line: str
+) -> None:
+    """The error says what is needed, and the refusal is counted."""
+    calls = opened_calls()
 
-    assert line == refusal(lambda: door.start_call(None, headers))
-    assert (0, 1) == (door.count, door.refused["unauthenticated"])
+    assert line == refusal(lambda: calls.start_call(None, headers))
+    assert (0, 1) == (calls.count, calls.refused["unauthenticated"])
 
 
-def test_the_scheme_is_read_without_regard_to_case() -> None:
-    """As HTTP has it."""
-    door = calls()
+def test_the_scheme_is_case_insensitive() -> None:
+    """As in HTTP."""
+    calls = opened_calls()
 
-    assert ANNA is door.start_call(None, {"authorization": ["bearer anna's key"]}).principal
+    assert ANNA is calls.start_call(None, {"authorization": ["bearer anna's key"]}).principal
 
 
 def test_calls_beyond_the_limit_are_told_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the limit they are let in; when one is over, the next is."""
+    """Calls up to the limit are accepted; when one of them ends, another is."""
     monkeypatch.setattr(flight_calls, "CALLS_MAX", 2)
-    door = calls()
-    first, _ = door.start_call(None, HEADERS), door.start_call(None, HEADERS)
-    line = refusal(lambda: door.start_call(None, HEADERS))
+    calls = opened_calls()
+    first, _ = calls.start_call(None, HEADERS), calls.start_call(None, HEADERS)
+    line = refusal(lambda: calls.start_call(None, HEADERS))
     assert "UnavailableError: there are 2 calls already; try again" == line
-    assert 1 == door.refused["flight_calls"]
+    assert 1 == calls.refused["flight_calls"]
     first.call_completed(None)
 
-    assert ANNA is door.start_call(None, HEADERS).principal
+    assert ANNA is calls.start_call(None, HEADERS).principal
 
 
-def test_the_door_is_shut_before_recovery_and_at_the_end() -> None:
-    """A stranger is not even told that; a friend is told to come back."""
-    door = Calls({"anna's key": ANNA}.get)
-    line = refusal(lambda: door.start_call(None, HEADERS))
+def test_calls_are_refused_during_recovery_and_shutdown() -> None:
+    """Only a caller with a known key is told the reason."""
+    calls = Calls({"anna's key": ANNA}.get)
+    line = refusal(lambda: calls.start_call(None, HEADERS))
     assert "UnavailableError: the broker is recovering its log" == line
-    door.open()
-    door.close()
-    line = refusal(lambda: door.start_call(None, HEADERS))
+    calls.open()
+    calls.close()
+    line = refusal(lambda: calls.start_call(None, HEADERS))
     assert "UnavailableError: the broker is shutting down" == line
-    assert NEEDED == refusal(lambda: door.start_call(None, {}))
+    assert NEEDED == refusal(lambda: calls.start_call(None, {}))
 
-    assert 0 == door.count
+    assert 0 == calls.count
 
 
-def test_a_place_is_given_back_however_it_was_used() -> None:
-    """Also by an error."""
+def test_a_slot_is_freed_however_its_use_ends() -> None:
+    """Even by an error."""
     slots = Slots("looks", 1)
     with slots.one():
         assert 1 == slots.taken
@@ -114,8 +116,8 @@ def test_a_place_is_given_back_however_it_was_used() -> None:
     assert 0 == slots.taken
 
 
-def test_who_finds_no_place_is_told_so_after_a_while() -> None:
-    """The line names what there are too few of."""
+def test_a_call_that_finds_no_slot_is_refused_after_a_while() -> None:
+    """The error says what the slots are for."""
     slots = Slots("looks", 2, wait_s=0)
     with ExitStack() as held:
         held.enter_context(slots.one())
@@ -126,8 +128,8 @@ def test_who_finds_no_place_is_told_so_after_a_while() -> None:
         assert 1 == slots.taken
 
 
-def test_who_waits_gets_the_place_that_is_given_back() -> None:
-    """In the end everybody has had one, and never two at a time."""
+def test_a_waiting_call_gets_the_slot_that_is_freed() -> None:
+    """In the end every call has had one, and never two at a time."""
     slots = Slots("looks", 1)
     most: list[int] = []
 
@@ -145,8 +147,8 @@ def test_who_waits_gets_the_place_that_is_given_back() -> None:
     assert 8 * [1] == most
 
 
-def test_who_is_gone_waits_no_longer() -> None:
-    """Nobody works for a peer that has hung up."""
+def test_a_call_whose_peer_is_gone_stops_waiting() -> None:
+    """The broker does no work for a peer that has hung up."""
     slots = Slots("looks", 1)
     with (
         slots.one(),
@@ -158,8 +160,8 @@ def test_who_is_gone_waits_no_longer() -> None:
         assert 1 == slots.taken
 
 
-def test_closing_sends_those_away_who_wait() -> None:
-    """They need not wait for their time to end, and nobody comes in behind them."""
+def test_closing_refuses_the_calls_that_wait() -> None:
+    """They do not wait for their timeout, and later calls get no slot."""
     slots = Slots("looks", 1)
     waits, outcome = Event(), []
 

@@ -1,4 +1,4 @@
-"""What peers are told."""
+"""The errors that Flight peers receive."""
 
 import pyarrow.flight as fl
 import pytest
@@ -24,10 +24,10 @@ ERRORS: list[tuple[BraidError, type[fl.FlightError]]] = [
 
 
 @pytest.mark.parametrize(("error", "kind"), ERRORS)
-def test_an_error_of_ours_is_carried_by_flight(
+def test_a_braidmq_error_becomes_a_flight_error(
     error: BraidError, kind: type[fl.FlightError]
 ) -> None:
-    """As the status that fits, with a text for people and JSON for our client."""
+    """It has the matching status, a text for people and JSON for our client."""
     with pytest.raises(kind) as caught, flight_errors():
         raise error
 
@@ -36,8 +36,8 @@ def test_an_error_of_ours_is_carried_by_flight(
     assert type(error) is type(found)
 
 
-def test_a_mistake_of_ours_is_a_line_in_the_log_and_no_secret_for_the_peer() -> None:
-    """Neither sees a traceback; the log says what it was."""
+def test_a_bug_is_logged_and_its_details_are_hidden_from_the_peer() -> None:
+    """Neither shows a traceback; the log says what went wrong."""
     with structlog.testing.capture_logs() as logs:
         with pytest.raises(fl.FlightInternalError) as caught, flight_errors():
             raise KeyError("/srv/secret")
@@ -54,7 +54,7 @@ def test_a_mistake_of_ours_is_a_line_in_the_log_and_no_secret_for_the_peer() -> 
     ] == logs
 
 
-def test_what_is_an_error_of_flight_already_passes() -> None:
-    """It was told before, further inside."""
+def test_a_flight_error_passes_unchanged() -> None:
+    """Code further inside has translated it."""
     with pytest.raises(fl.FlightCancelledError, match=r"^x$"), flight_errors():
         raise fl.FlightCancelledError("x")

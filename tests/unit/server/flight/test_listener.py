@@ -24,7 +24,7 @@ from braidmq.testing import running_broker
 from tests.integration.blip.peer import until
 from tests.unit.columnar.logs import message, write_log
 
-NOTICING = (
+KEEPALIVE_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
@@ -49,8 +49,8 @@ def port_of(listener: FlightListener) -> int:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_the_address_says_where_it_is(tmp_path: Path, host: str) -> None:
-    """With the port that was found, and IPv6 in brackets."""
+def test_the_address_is_where_the_endpoint_listens(tmp_path: Path, host: str) -> None:
+    """With the port that the system chose, and IPv6 in brackets."""
     with listening(tmp_path, host=host) as listener:
         shown = f"[{host}]" if ":" in host else host
 
@@ -58,8 +58,8 @@ def test_the_address_says_where_it_is(tmp_path: Path, host: str) -> None:
         assert port_of(listener) > 0
 
 
-def test_an_address_that_is_taken_is_said_so(tmp_path: Path) -> None:
-    """Also when it is another Flight endpoint that has it: two would share the calls."""
+def test_an_address_in_use_is_reported(tmp_path: Path) -> None:
+    """Even when another Flight endpoint uses it: the two would share the calls."""
     with listening(tmp_path) as listener:
         port = port_of(listener)
         with pytest.raises(AddressInUseError, match=f"flight: cannot listen on .*:{port}: "):
@@ -71,7 +71,7 @@ def test_an_address_that_is_taken_is_said_so(tmp_path: Path) -> None:
         FlightListener(FlightConfig(port=other.getsockname()[1]), tmp_path, KEYS.get)
 
 
-def test_a_certificate_that_cannot_be_used_is_said_so(tmp_path: Path) -> None:
+def test_an_unusable_certificate_is_reported(tmp_path: Path) -> None:
     """Before anything listens."""
     path = tmp_path / "rubbish.pem"
     path.write_text("no")
@@ -80,7 +80,7 @@ def test_a_certificate_that_cannot_be_used_is_said_so(tmp_path: Path) -> None:
 
 
 def test_with_a_certificate_the_address_names_its_scheme(tmp_path: Path) -> None:
-    """Whoever finds it in a file would guess the other one."""
+    """A client that reads it from a file would assume the other scheme."""
     issued = trustme.CA().issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
     for number, blob in enumerate(issued.cert_chain_pems):
@@ -90,8 +90,8 @@ def test_with_a_certificate_the_address_names_its_scheme(tmp_path: Path) -> None
         assert listener.address.startswith("grpc+tls://127.0.0.1:")
 
 
-def test_nobody_is_answered_before_the_log_is_there(tmp_path: Path) -> None:
-    """It listens from the beginning, so that an address that is taken is known early."""
+def test_calls_are_refused_until_the_log_is_recovered(tmp_path: Path) -> None:
+    """The endpoint listens from the beginning, so that an address in use is found early."""
     with listening(tmp_path) as listener:
         endpoint = Endpoint(f"grpc://{listener.address}", "key")
         with pytest.raises(UnavailableError, match="the broker is recovering its log"):
@@ -100,13 +100,13 @@ def test_nobody_is_answered_before_the_log_is_there(tmp_path: Path) -> None:
 
 
 def test_peers_that_vanish_are_noticed(tmp_path: Path) -> None:
-    """Connections inherit from the socket that listens what makes them end."""
+    """Connections inherit the options that detect this from the listening socket."""
     with (
         listening(tmp_path) as listener,
         socket.create_connection(("127.0.0.1", port_of(listener))) as peer,
     ):
         options: list[int] = []
-        while not options:  # until it was accepted
+        while not options:  # until the connection is accepted
             options = _options(port_of(listener), peer.getsockname()[1])
 
     assert [1, SILENCE_S, 2000 * SILENCE_S] == options
@@ -116,14 +116,14 @@ def _options(port: int, peer: int) -> list[int]:
     for found in sockets_of(port):
         with suppress(OSError):
             if found.getpeername()[1] == peer:
-                return [found.getsockopt(level, option) for level, option in NOTICING]
+                return [found.getsockopt(level, option) for level, option in KEEPALIVE_OPTIONS]
     return []
 
 
 @pytest.mark.asyncio
-async def test_a_stream_whose_reader_is_stuck_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """Calls end with their connections; the place is given back, and the threads are gone."""
-    size = 15 * 2**20  # more than a connection takes when nobody reads
+async def test_a_stuck_reader_does_not_hold_up_the_shutdown(tmp_path: Path) -> None:
+    """Calls end with their connections; their slots are freed, and their threads are gone."""
+    size = 15 * 2**20  # more than a connection buffers for a client that does not read
     write_log(tmp_path, [message("t", bytes(size))], segment_bytes=2**26)
     async with running_broker(data_dir=tmp_path, config={"flight": {}}) as broker:
         client = fl.FlightClient(broker.endpoint)
@@ -141,22 +141,22 @@ async def test_a_stream_whose_reader_is_stuck_does_not_hold_up_the_end(tmp_path:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("configured", [True, False])
 async def test_without_pyarrow_there_is_no_flight(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: bool
 ) -> None:
-    """Who asked for it is refused; who did not reads one line, and has the rest."""
+    """If Flight is configured, the broker refuses to start; if not, it starts and logs why."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for name in [name for name in sys.modules if name.startswith("braidmq.server.flight")]:
         monkeypatch.delitem(sys.modules, name)
     given = {name: {"port": 0} for name in ("blip", "vibe", "qumbed", "http")}
-    if asked:
+    if configured:
         given["flight"] = {"port": 0}
     daemon = Daemon(Config.model_validate({"data_dir": tmp_path, "dev": True, **given}))
     problem = "needs pyarrow: pip install braidmq[columnar], or turn it off"
     with structlog.testing.capture_logs() as logs:
         try:
-            if asked:
+            if configured:
                 with pytest.raises(ConfigError) as caught:
                     await daemon.start()
                 assert f"flight: {problem}" == str(caught.value)

@@ -1,4 +1,4 @@
-"""The Flight service as any Flight client meets it."""
+"""The Flight service as any Flight client sees it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def test_topics_are_flights(client: fl.FlightClient, path: Path) -> None:
 
 
 def test_a_range_is_a_flight(client: fl.FlightClient, path: Path) -> None:
-    """Its tickets, one after the other, are the range."""
+    """Its tickets, one after the other, yield the range."""
     wanted = ReadRequest(start=10, end=200, topics=["ü"], columns=["offset", "value"])
     info = client.get_flight_info(fl.FlightDescriptor.for_command(encode(wanted)), call())
     tables = [client.do_get(one.ticket, call()).read_all() for one in info.endpoints]
@@ -82,7 +82,7 @@ def test_a_range_is_a_flight(client: fl.FlightClient, path: Path) -> None:
 def test_tickets_that_would_fill_the_memory_are_refused(
     client: fl.FlightClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each part's ticket says everything again."""
+    """Each part's ticket repeats the whole request."""
     monkeypatch.setattr(flight_service, "TICKETS_BYTES_MAX", 50)
     descriptor = fl.FlightDescriptor.for_command(encode(ReadRequest(topics=["a1"])))
     with pytest.raises(fl.FlightServerError, match="the tickets would not fit"):
@@ -90,7 +90,7 @@ def test_tickets_that_would_fill_the_memory_are_refused(
 
 
 def test_a_path_is_a_topic(client: fl.FlightClient) -> None:
-    """What `list_flights` gives can be asked about."""
+    """Every path that `list_flights` returns can be looked up."""
     descriptor = fl.FlightDescriptor.for_path("ü")
 
     assert 100 == client.get_flight_info(descriptor, call()).total_records
@@ -99,7 +99,7 @@ def test_a_path_is_a_topic(client: fl.FlightClient) -> None:
 
 
 def test_the_actions_are_listed(client: fl.FlightClient) -> None:
-    """Each with what it is for."""
+    """Each with a description."""
     actions = client.list_actions(call())
 
     assert list(requests.ACTIONS) == [action.type for action in actions]
@@ -111,14 +111,14 @@ def act(client: fl.FlightClient, name: str, body: bytes) -> list[Any]:
 
 
 def test_an_action_needs_no_body_when_it_has_no_fields(client: fl.FlightClient) -> None:
-    """Plain JSON comes back: any client can read it."""
+    """The reply is plain JSON, which any client can read."""
     assert [{"earliest": 1, "latest": 301}] == act(client, "offsets", b"")
 
 
 COMMAND = fl.FlightDescriptor.for_command
-Rubbish = Callable[[fl.FlightClient], object]
-RUBBISH: dict[str, tuple[Rubbish, str]] = {
-    "a ticket that is no JSON": (
+BadRequest = Callable[[fl.FlightClient], object]
+BAD_REQUESTS: dict[str, tuple[BadRequest, str]] = {
+    "a ticket that is not JSON": (
         lambda client: client.do_get(fl.Ticket(b"\x00"), call()).read_all(),
         "bad_request",
     ),
@@ -128,22 +128,22 @@ RUBBISH: dict[str, tuple[Rubbish, str]] = {
         ).read_all(),
         "bad_request",
     ),
-    "a column that is none": (
+    "an unknown column": (
         lambda client: client.do_get(fl.Ticket(b'{"columns":["x"]}'), call()).read_all(),
         "config",
     ),
     "an unknown action": (lambda client: act(client, "x" * 9999, b""), "bad_request"),
     "an action without its fields": (lambda client: act(client, "advance", b""), "bad_request"),
     "a wrong type": (lambda client: act(client, "cut", b'{"start":true}'), "bad_request"),
-    "criteria that are none": (
+    "criteria that are not JSON": (
         lambda client: list(client.list_flights(b"[", call())),
         "bad_request",
     ),
-    "a command that is no read": (
+    "a command that is not a read": (
         lambda client: client.get_flight_info(COMMAND(b"[]"), call()),
         "bad_request",
     ),
-    "a path of two": (
+    "a path of two parts": (
         lambda client: client.get_flight_info(fl.FlightDescriptor.for_path("a", "b"), call()),
         "bad_request",
     ),
@@ -155,7 +155,7 @@ RUBBISH: dict[str, tuple[Rubbish, str]] = {
         lambda client: client.do_get(fl.Ticket(b"{}")).read_all(),
         "unauthenticated",
     ),
-    "a key that may not": (
+    "a key without permission": (
         lambda client: client.do_get(
             fl.Ticket('{"topics":["ü"]}'.encode()), call("some")
         ).read_all(),
@@ -167,18 +167,18 @@ RUBBISH: dict[str, tuple[Rubbish, str]] = {
         ).read_all(),
         "not_allowed",
     ),
-    "ids that are lost": (
+    "ids that are not in the log": (
         lambda client: client.do_get(fl.Ticket(b'{"end":999}'), call()).read_all(),
         "data_loss",
     ),
 }
 
 
-@pytest.mark.parametrize(("ask", "kind"), RUBBISH.values(), ids=RUBBISH)
-def test_rubbish_is_answered_with_a_typed_error(
-    client: fl.FlightClient, service: Served, ask: Rubbish, kind: str
+@pytest.mark.parametrize(("ask", "kind"), BAD_REQUESTS.values(), ids=BAD_REQUESTS)
+def test_a_bad_request_is_answered_with_a_typed_error(
+    client: fl.FlightClient, service: Served, ask: BadRequest, kind: str
 ) -> None:
-    """The peer reads what is wrong, nobody a traceback, and nothing stays behind."""
+    """The peer learns what is wrong but sees no traceback, and the slots are free again."""
     with pytest.raises(fl.FlightError) as caught:
         ask(client)
 
@@ -189,7 +189,7 @@ def test_rubbish_is_answered_with_a_typed_error(
     assert 0 == service.calls.streams.taken + service.calls.scans.taken
 
 
-def test_a_stream_ends_with_its_mark(client: fl.FlightClient) -> None:
+def test_a_stream_ends_with_a_mark(client: fl.FlightClient) -> None:
     """An empty batch that says how many rows came before it."""
     reader = client.do_get(fl.Ticket(b'{"batch_rows":50}'), call())
     chunks = list(reader)
@@ -201,10 +201,10 @@ def test_a_stream_ends_with_its_mark(client: fl.FlightClient) -> None:
     assert {None} == {chunk.app_metadata for chunk in chunks[:-1]}
 
 
-def test_places_are_given_back_by_reads_that_are_given_up(
+def test_an_abandoned_read_frees_its_slot(
     client: fl.FlightClient,
 ) -> None:
-    """More of them than there are slots, one after the other, and there is still one."""
+    """After more of them than there are slots, there is still a free one."""
     for _ in range(2 * flight_calls.STREAMS_MAX):
         reader = client.do_get(fl.Ticket(b'{"batch_rows":1}'), call())
         reader.read_chunk()
@@ -212,16 +212,16 @@ def test_places_are_given_back_by_reads_that_are_given_up(
     assert 300 == client.do_get(fl.Ticket(b"{}"), call()).read_all().num_rows
 
 
-def test_reads_that_find_no_place_are_told_to_try_again(path: Path) -> None:
-    """The limit is the service's, whoever holds the slots."""
+def test_a_read_that_finds_no_slot_is_told_to_try_again(path: Path) -> None:
+    """The limit holds for the whole service, whichever clients hold the slots."""
     with served(path) as found:
         found.calls.streams = Slots("reads", 0, wait_s=0)
         with pytest.raises(UnavailableError, match="slots for reads are taken; try again"):
             list(found.endpoint().batches())
 
 
-def test_a_stream_that_runs_is_ended_when_the_service_closes(tmp_path: Path) -> None:
-    """With an error that says why, and never as if it had come to its end."""
+def test_closing_the_service_ends_a_running_stream(tmp_path: Path) -> None:
+    """With an error that says why, never as if the stream were complete."""
     write_log(tmp_path, [message("t", bytes(2**20)) for _ in range(60)], segment_bytes=2**26)
     with served(tmp_path) as found:
         batches = found.endpoint().batches()

@@ -1,4 +1,4 @@
-"""What Flight's calls change in the broker."""
+"""Flight calls that change the broker: cursors, stages and commits."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Chunk = tuple[pa.RecordBatch | None, pa.Buffer | None]
 
 
 class Sent:
-    """What Flight gives a service to read from: chunks, and then an end of some kind."""
+    """Stand in for Flight's reader of a stream: chunks, then an end of some kind."""
 
     schema = SCHEMA
 
@@ -54,14 +54,14 @@ def mark(count: int) -> Chunk:
 
 
 def test_batches_are_passed_on_up_to_the_mark() -> None:
-    """What is behind it is not looked at."""
+    """Nothing after the mark is read."""
     found = list(sent_batches(Sent(rows(b"1", b"2"), rows(b"3"), mark(3), rows(b"4"))))
 
     assert [2, 1, 0] == [len(batch) for batch in found]
 
 
 def bad_offsets() -> Chunk:
-    """A batch with a value that lies outside of its buffer."""
+    """Return a batch with a value that lies outside its buffer."""
     offsets = pa.py_buffer(np.array([0, 2**30, 1], np.int32))  # the ends are fine
     array = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"x")])
     return pa.record_batch([array], schema=SCHEMA), None
@@ -70,16 +70,16 @@ def bad_offsets() -> Chunk:
 BROKEN: dict[str, tuple[Sent, type[Exception], str]] = {
     "nothing": (Sent(), BrokenStreamError, "broke off after 0 rows"),
     "an end before the mark": (Sent(rows(b"1")), BrokenStreamError, "broke off after 1 rows"),
-    "rows that are missing": (Sent(rows(b"1"), mark(2)), BrokenStreamError, "2 rows were sent"),
-    "rows too many": (Sent(rows(b"1"), mark(0)), BrokenStreamError, "0 rows were sent, but 1"),
-    "an error of the library": (Sent(end=pa.ArrowInvalid), BadRequestError, "cannot be read"),
-    "an error of the connection": (Sent(end=OSError), BadRequestError, "cannot be read"),
-    "a mark that is none": (
+    "missing rows": (Sent(rows(b"1"), mark(2)), BrokenStreamError, "2 rows were sent"),
+    "too many rows": (Sent(rows(b"1"), mark(0)), BrokenStreamError, "0 rows were sent, but 1"),
+    "a library error": (Sent(end=pa.ArrowInvalid), BadRequestError, "cannot be read"),
+    "a connection error": (Sent(end=OSError), BadRequestError, "cannot be read"),
+    "an invalid mark": (
         Sent((rows()[0], pa.py_buffer(b"[]"))),
         BadRequestError,
         "is not a EndOfStage",
     ),
-    "a value out of its buffer": (Sent(bad_offsets()), BadRequestError, "is not valid"),
+    "a value outside its buffer": (Sent(bad_offsets()), BadRequestError, "is not valid"),
     "a batch that is too large": (
         Sent(rows(bytes(requests.STAGE_BATCH_BYTES_MAX))),
         BadRequestError,
@@ -89,10 +89,10 @@ BROKEN: dict[str, tuple[Sent, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("sent", "kind", "problem"), BROKEN.values(), ids=BROKEN)
-def test_what_does_not_come_to_its_end_is_an_error(
+def test_an_incomplete_or_invalid_stream_is_an_error(
     sent: Sent, kind: type[Exception], problem: str
 ) -> None:
-    """A stage is all that was sent, or nothing."""
+    """A stage holds everything that was sent, or there is no stage."""
     with pytest.raises(kind, match=problem):
         list(sent_batches(sent))
 
@@ -104,13 +104,13 @@ def writing_of(broker: RunningBroker, cursors: type[Cursors] = Cursors) -> Writi
     return Writing(cursors(lambda: status.engine, lambda: status.wal), stages, sink)
 
 
-async def on_thread(call: Callable[..., Answer], *arguments: Any) -> Answer:  # noqa: ANN401 - what call takes
+async def on_thread(call: Callable[..., Answer], *arguments: Any) -> Answer:  # noqa: ANN401 - whatever *call* takes
     return await asyncio.to_thread(call, *arguments)
 
 
 @pytest.mark.asyncio
 async def test_cursors_are_kept_by_the_broker() -> None:
-    """Made, moved, listed and removed, each by who may."""
+    """A principal opens, moves and lists its own; an administrator may remove any."""
     async with running_broker() as broker:
         writing = writing_of(broker)
         place = await on_thread(
@@ -138,7 +138,7 @@ async def test_cursors_are_kept_by_the_broker() -> None:
 
 @pytest.mark.asyncio
 async def test_stages_become_messages_once() -> None:
-    """A repeat of the key changes nothing; what was aborted is gone."""
+    """A repeated key changes nothing; an aborted stage is gone."""
     async with running_broker() as broker:
         writing = writing_of(broker)
         stages = [
@@ -160,7 +160,7 @@ async def test_stages_become_messages_once() -> None:
 
 @pytest.mark.asyncio
 async def test_a_stage_that_is_refused_or_cut_off_leaves_nothing() -> None:
-    """Neither a file nor a part of one; nor does one that was written and cannot be told."""
+    """Neither a file nor a part of one; nor does a stage that is dropped afterwards."""
     async with running_broker() as broker:
         writing = writing_of(broker)
         with pytest.raises(BrokenStreamError):
@@ -174,13 +174,13 @@ async def test_a_stage_that_is_refused_or_cut_off_leaves_nothing() -> None:
 
 
 @pytest.mark.asyncio
-async def test_who_waits_for_a_broker_that_ends_is_sent_away() -> None:
-    """So is whoever comes later; no thread hangs on a loop that is gone."""
-    asked = asyncio.Event()
+async def test_a_call_that_waits_for_a_stopping_broker_is_refused() -> None:
+    """So is every later call; no thread waits for an event loop that is gone."""
+    started = asyncio.Event()
 
     class Slow(Cursors):
         async def open(self, principal: Principal, name: str, start: int | None) -> NoReturn:
-            asked.set()
+            started.set()
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -188,7 +188,7 @@ async def test_who_waits_for_a_broker_that_ends_is_sent_away() -> None:
         writing = writing_of(broker, Slow)
         request = requests.OpenCursorRequest("c", None)
         waiting = asyncio.create_task(on_thread(writing.open_cursor, ANNA, request))
-        await asked.wait()
+        await started.wait()
         writing.close()
 
         with pytest.raises(UnavailableError, match="the broker is shutting down"):

@@ -1,6 +1,6 @@
-"""A sink over a real engine and log on a fake disk; what is asked of a thread is done at once.
+"""A sink over a real engine and log on a fake disk; work for threads is done at once.
 
-The log works when the world lets it, so that a test can stop between any two steps.
+The log works only when the test lets it, so that a test can stop between any two steps.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ BOB: Final = Principal("bob", publish=["*"], subscribe=["*"])
 OPS: Final = Principal("ops", publish=[], subscribe=[], admin=True)
 SCHEMA: Final = pa.schema([("value", pa.binary())])
 SEGMENT_BYTES: Final = 64 * 1024
-"""Less than an operator may configure: rotations come soon, and the reserve is small."""
+"""Less than an operator may configure: segments rotate soon, and the reserve is small."""
 
 KEY: Final = SinkKey("q", "", 1)
 ROWS: Final = (b"1", b"2", b"3", b"4", b"5")
@@ -38,7 +38,7 @@ Answer = TypeVar("Answer")
 
 
 class InlineExecutor(ThreadPoolExecutor):
-    """Does what it is given before it returns."""
+    """Run each call before `submit` returns."""
 
     def submit(
         self,
@@ -50,13 +50,13 @@ class InlineExecutor(ThreadPoolExecutor):
         future: Future[Answer] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+        except BaseException as error:  # noqa: BLE001 - the future passes it on
             future.set_exception(error)
         return future
 
 
 class SinkWorld:
-    """One life of a broker with a sink."""
+    """A broker with a sink, from one start to its end."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class SinkWorld:
         return self.stages.write(by, topic, SCHEMA, batches(payloads, size)).id
 
     def payloads(self, topic: str = "t") -> list[bytes]:
-        """Return what the log has on a topic, in order."""
+        """Return the payloads that the log holds for a topic, in order."""
         raw = topic.encode()
         found = self.wal.read(
             0, topic=raw, up_to=self.wal.committed_id, count_max=10**9, bytes_max=10**9
@@ -113,26 +113,26 @@ class SinkWorld:
         return [body[0] for _, body in found.records]
 
     def files(self) -> list[str]:
-        """Return the ids of the stages that are there."""
+        """Return the ids of the stages on disk."""
         names = [path for path in self.disk.paths() if path.startswith("stages/")]
         return [name[len("stages/") :].removesuffix(".arrow") for name in names]
 
     # Time.
 
-    async def run(self, asked: Coroutine[Any, Any, Answer]) -> Answer:
-        """Do what is asked, and let the log work until it is done."""
-        task = asyncio.get_running_loop().create_task(asked)
+    async def run(self, coroutine: Coroutine[Any, Any, Answer]) -> Answer:
+        """Run a coroutine, and let the log work until it is done."""
+        task = asyncio.get_running_loop().create_task(coroutine)
         await self.until(task.done)
         return task.result()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let everything happen until it is so."""
+        """Let everything run until the condition holds."""
         while not condition():
             await asyncio.sleep(0)
             self.work()
 
     def work(self) -> None:
-        """Let the log do one thing, if there is one to do."""
+        """Let the log do one piece of work, if there is any."""
         if self.log.reports:
             self.log.reports.popleft()()
         elif self.log.jobs:
@@ -142,12 +142,12 @@ class SinkWorld:
         else:
             self.engine.look_for_room()
 
-    async def rest(self) -> None:
-        """Let the log do all that it was asked for."""
+    async def finish_log(self) -> None:
+        """Let the log finish its work."""
         await self.until(lambda: not (self.log.jobs or self.log.reports))
 
-    async def let_be(self, turns: int = 50) -> None:
-        """Let everything come to rest but the log."""
+    async def run_without_log(self, turns: int = 50) -> None:
+        """Let everything but the log come to rest."""
         for _ in range(turns):
             await asyncio.sleep(0)
 
@@ -158,5 +158,5 @@ def batches(payloads: tuple[bytes, ...], size: int) -> Iterator[pa.RecordBatch]:
 
 
 def numbered(count: int) -> tuple[bytes, ...]:
-    """Return so many payloads."""
+    """Return *count* different payloads."""
     return tuple(b"%d" % number for number in range(count))

@@ -1,4 +1,4 @@
-"""The sink: batches, repeats of them, full queues, stages that are not wanted, keys."""
+"""The sink: batches, repeated batches, full queues, unusable stages and invalid keys."""
 
 import asyncio
 
@@ -29,8 +29,8 @@ TWO_DAYS_S = 2 * LIFE_US // 1_000_000
 # One batch.
 
 
-async def test_rows_of_the_stages_are_on_their_topic_in_order() -> None:
-    """All of it is durable when it is answered, and the stages are gone."""
+async def test_the_rows_of_the_stages_are_published_in_order() -> None:
+    """All of them are durable when the commit is answered, and the stages are gone."""
     world = SinkWorld()
     ids = [world.stage(b"1", b"2"), world.stage(), world.stage(b"3")]
 
@@ -40,7 +40,7 @@ async def test_rows_of_the_stages_are_on_their_topic_in_order() -> None:
     assert [records.INTENT, *(3 * [records.SINK_ROW]), records.DONE] == world.kinds()
 
 
-async def test_a_batch_without_stages_is_done() -> None:
+async def test_a_batch_without_stages_is_committed() -> None:
     """A micro-batch may be empty."""
     world = SinkWorld()
 
@@ -48,8 +48,8 @@ async def test_a_batch_without_stages_is_done() -> None:
     assert SinkCommit(0, repeated=True) == await world.run(world.sink.commit(ADA, KEY, []))
 
 
-async def test_a_stage_that_is_named_twice_is_appended_once() -> None:
-    """Each row is one message."""
+async def test_a_stage_that_is_listed_twice_is_appended_once() -> None:
+    """Each row becomes one message."""
     world = SinkWorld()
     stage = world.stage(*ROWS)
     await world.run(world.sink.commit(ADA, KEY, [stage, stage]))
@@ -58,7 +58,7 @@ async def test_a_stage_that_is_named_twice_is_appended_once() -> None:
 
 
 async def test_large_batches_are_appended_in_chunks() -> None:
-    """Neither memory nor a turn of the event loop grows with them."""
+    """Neither memory use nor a turn of the event loop grows with them."""
     world = SinkWorld()
     count = 10 * CHUNK_ROWS + 7
     ids = [world.stage(*numbered(count), size=count), world.stage(b"a", b"b")]
@@ -69,7 +69,7 @@ async def test_large_batches_are_appended_in_chunks() -> None:
 
 
 async def test_large_rows_are_appended_in_chunks_of_bytes() -> None:
-    """The next chunk comes when this one is in the log."""
+    """The next chunk follows once this one is in the log."""
     world = SinkWorld()
     stage = world.stage(*(8 * [CHUNK_BYTES // 2 * b"x"]))
     await world.run(world.sink.commit(ADA, KEY, [stage]))
@@ -89,11 +89,11 @@ async def test_many_small_stages_share_a_commit_of_the_log() -> None:
     assert world.wal.stats.commits - before <= 3
 
 
-# Repeats.
+# Repeated batches.
 
 
-async def test_a_repeat_changes_nothing_however_it_is_cut() -> None:
-    """Its stages are dropped: they are nobody's any more."""
+async def test_a_repeated_batch_changes_nothing_however_it_is_split() -> None:
+    """Its stages are dropped, because no batch needs them."""
     world = SinkWorld()
     await world.run(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
     again = [world.stage(b"3", b"1"), world.stage(b"5", b"4", b"2")]
@@ -103,8 +103,8 @@ async def test_a_repeat_changes_nothing_however_it_is_cut() -> None:
     assert [] == world.files()
 
 
-async def test_a_repeat_after_a_restart_changes_nothing() -> None:
-    """Whether the records or a snapshot remember the batch."""
+async def test_a_repeated_batch_changes_nothing_after_a_restart() -> None:
+    """Whether the broker knows the batch from the records or from a snapshot."""
     world = SinkWorld()
     await world.run(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
     for _ in range(2):
@@ -115,11 +115,11 @@ async def test_a_repeat_after_a_restart_changes_nothing() -> None:
         assert SinkCommit(5, repeated=True) == repeated
         assert list(ROWS) == world.payloads()
         world.engine.take_snapshot()
-        await world.rest()
+        await world.finish_log()
 
 
-async def test_a_lower_batch_changes_nothing() -> None:
-    """The query has gone on since; nobody knows any more how large it was."""
+async def test_an_older_batch_changes_nothing() -> None:
+    """The query has moved on, and the broker no longer knows how large the old batch was."""
     world = SinkWorld()
     await world.run(world.sink.commit(ADA, SinkKey("q", "", 7), [world.stage(b"7")]))
     late = world.sink.commit(ADA, SinkKey("q", "", 6), [world.stage(b"6")])
@@ -129,7 +129,7 @@ async def test_a_lower_batch_changes_nothing() -> None:
 
 
 async def test_other_sinks_and_queries_are_other_batches() -> None:
-    """Two writes in one foreachBatch differ by their sink only."""
+    """Two writes in one foreachBatch differ only in their sink."""
     world = SinkWorld()
     for number, key in enumerate((KEY, SinkKey("q", "s", 1), SinkKey("r", "", 1))):
         committed = world.sink.commit(ADA, key, [world.stage(b"%d" % number)])
@@ -155,8 +155,8 @@ async def test_batches_wait_for_their_turn() -> None:
     assert 4 * [records.INTENT, records.DONE] == kinds
 
 
-async def test_the_same_batch_committed_twice_at_once_is_there_once() -> None:
-    """A driver that was cut off may come back before its first call has ended."""
+async def test_a_batch_that_is_committed_twice_at_once_is_appended_once() -> None:
+    """A driver that was cut off may retry before its first call has ended."""
     world = SinkWorld()
     tasks = [
         asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
@@ -172,7 +172,7 @@ async def test_the_same_batch_committed_twice_at_once_is_there_once() -> None:
 
 
 async def test_a_batch_waits_for_room_in_a_queue() -> None:
-    """While somebody takes what is there, it goes on; the others wait behind it."""
+    """It goes on as messages leave the queue; other batches wait behind it."""
     world = SinkWorld()
     broker = world.engine.broker
     topic = broker.topics.get("t")
@@ -185,7 +185,7 @@ async def test_a_batch_waits_for_room_in_a_queue() -> None:
         world.sink.commit(ADA, SinkKey("r", "", 1), [world.stage(b"else", topic="u")])
     )
     await world.until(lambda: queue.waiting() == 2)
-    await world.let_be()
+    await world.run_without_log()
     assert [b"1", b"2"] == world.payloads()
     assert [] == world.payloads("u")
 
@@ -200,11 +200,11 @@ async def test_a_batch_waits_for_room_in_a_queue() -> None:
     assert [b"else"] == world.payloads("u")
 
 
-# Stages that are not there, not one's own, not wanted.
+# Stages that do not exist, belong to another principal, or are aborted.
 
 
-async def test_a_stage_that_is_not_there_is_refused_and_nothing_is_begun() -> None:
-    """Also when others of the batch are."""
+async def test_a_batch_with_an_unknown_stage_is_refused_and_not_begun() -> None:
+    """Even when its other stages exist."""
     world = SinkWorld()
     stage = world.stage(*ROWS)
     with pytest.raises(UnknownStageError):
@@ -216,8 +216,8 @@ async def test_a_stage_that_is_not_there_is_refused_and_nothing_is_begun() -> No
     assert [] == world.files()
 
 
-async def test_others_neither_commit_nor_drop_ones_stages() -> None:
-    """An administrator may."""
+async def test_only_its_owner_may_commit_or_drop_a_stage() -> None:
+    """And an administrator."""
     world = SinkWorld()
     stage = world.stage(*ROWS)
     with pytest.raises(NotAllowedError, match="commit stage"):
@@ -228,8 +228,8 @@ async def test_others_neither_commit_nor_drop_ones_stages() -> None:
     assert 5 == (await world.run(world.sink.commit(OPS, KEY, [stage]))).messages
 
 
-async def test_others_do_not_go_on_with_ones_query() -> None:
-    """They could have its next batches taken for done."""
+async def test_only_its_owner_may_continue_a_query() -> None:
+    """Another principal could make its next batches look done."""
     world = SinkWorld()
     await world.run(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
     with pytest.raises(NotAllowedError, match="query 'q'"):
@@ -239,7 +239,7 @@ async def test_others_do_not_go_on_with_ones_query() -> None:
 
 
 async def test_an_abort_drops_the_attempts_stages() -> None:
-    """Those that are gone already are no problem."""
+    """Stages that are already gone do not matter."""
     world = SinkWorld()
     ids = [world.stage(*ROWS), world.stage(b"6")]
     kept = world.stage(b"7")
@@ -248,8 +248,8 @@ async def test_an_abort_drops_the_attempts_stages() -> None:
     assert [kept] == world.files()
 
 
-async def test_an_abort_does_not_touch_a_batch_that_was_begun() -> None:
-    """Spark aborts when a commit has failed, which says nothing about what became of it."""
+async def test_an_abort_does_not_touch_a_batch_that_has_begun() -> None:
+    """Spark aborts after a failed commit, but the failure does not tell the batch's outcome."""
     world = SinkWorld()
     ids = [world.stage(*ROWS), world.stage(b"6")]
     task = asyncio.ensure_future(world.sink.commit(ADA, KEY, ids))
@@ -261,12 +261,12 @@ async def test_an_abort_does_not_touch_a_batch_that_was_begun() -> None:
 
 
 async def test_a_batch_that_waits_for_its_turn_can_be_aborted() -> None:
-    """It was not begun; its commit says that its stages are gone."""
+    """It has not begun; its commit fails because its stage is gone."""
     world = SinkWorld()
     first = asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
     waiting = world.stage(b"6")
     second = asyncio.ensure_future(world.sink.commit(ADA, SinkKey("r", "", 1), [waiting]))
-    await world.let_be()
+    await world.run_without_log()
     await world.sink.abort(ADA, [waiting])
     await world.until(lambda: first.done() and second.done())
 
@@ -300,8 +300,8 @@ async def test_stages_of_an_open_batch_never_expire() -> None:
     assert [] == after.files()
 
 
-async def test_a_batch_that_cannot_be_finished_is_told_about() -> None:
-    """The broker goes on; so does the batch, when its stage is there again."""
+async def test_a_batch_that_cannot_be_finished_is_logged() -> None:
+    """The broker goes on; so does the batch, once its stage is back."""
     world = SinkWorld()
     stage = world.stage(*numbered(3 * CHUNK_ROWS), size=1000)
     task = asyncio.ensure_future(world.sink.commit(ADA, KEY, [stage]))
@@ -313,7 +313,7 @@ async def test_a_batch_that_cannot_be_finished_is_told_about() -> None:
     after = SinkWorld(disk)
     with capture_logs() as logs:
         after.sink.start()
-        await after.let_be()
+        await after.run_without_log()
     assert task.cancelled()
     assert ["cannot finish the sink's batch"] == [entry["event"] for entry in logs]
     with pytest.raises(UnknownStageError):
@@ -339,8 +339,8 @@ async def test_a_batch_that_cannot_be_finished_is_told_about() -> None:
         (SinkKey("q", "", 2**64), "batch"),
     ],
 )
-async def test_a_key_that_cannot_be_one_is_refused(key: SinkKey, field: str) -> None:
-    """With its part's name."""
+async def test_an_invalid_key_is_refused(key: SinkKey, field: str) -> None:
+    """The error names the invalid part."""
     with pytest.raises(ConfigError) as refused:
         await SinkWorld().sink.commit(ADA, key, [])
     assert field == refused.value.key
@@ -353,7 +353,7 @@ async def test_a_batch_of_too_many_stages_is_refused() -> None:
 
 
 async def test_too_many_queries_are_refused() -> None:
-    """They are never forgotten."""
+    """The broker never forgets a query."""
     world = SinkWorld()
     known = [(str(number), "", "ada", 1, 1) for number in range(100_000)]
     world.engine.broker.sinks.restore(None, known)

@@ -1,4 +1,4 @@
-"""The sink when something fails: kills, a full disk, a log that fails, a broker that ends."""
+"""The sink under failure: kills, a full disk, a failing log, a stopping broker."""
 
 import asyncio
 import errno
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.mark.parametrize("with_snapshots", [False, True])
 @pytest.mark.parametrize("kind", ["power", "process"])
-async def test_a_kill_at_any_operation_of_the_disk_leaves_each_row_once(
+async def test_a_kill_at_any_disk_operation_leaves_each_row_once(
     kind: str, monkeypatch: pytest.MonkeyPatch, *, with_snapshots: bool
 ) -> None:
-    """The driver comes back with other stages, or the broker goes on by itself: no matter."""
+    """Whether the driver retries with other stages or the broker resumes by itself."""
     monkeypatch.setattr(sink, "CHUNK_ROWS", 1)
     operation = 0
     while await killed_at(operation, kind=kind, with_snapshots=with_snapshots):
@@ -34,7 +34,7 @@ async def test_a_kill_at_any_operation_of_the_disk_leaves_each_row_once(
 
 
 async def killed_at(operation: int, *, kind: str, with_snapshots: bool) -> bool:
-    """Kill a commit at its n-th operation; say whether there was one. Then look."""
+    """Kill a commit at its n-th operation, check the result; return whether it was killed."""
     rng = Random(operation)
     world = SinkWorld()
     ids = [world.stage(b"1", b"2"), world.stage(b"3", b"4", b"5")]
@@ -68,7 +68,7 @@ async def killed_at(operation: int, *, kind: str, with_snapshots: bool) -> bool:
 
 
 async def test_an_open_batch_is_finished_at_the_next_start() -> None:
-    """By itself: the driver may never come back."""
+    """By the broker itself: the driver may never return."""
     world = SinkWorld()
     stage = world.stage(*numbered(3 * CHUNK_ROWS), size=1000)
     task = asyncio.ensure_future(world.sink.commit(ADA, KEY, [stage]))
@@ -83,12 +83,12 @@ async def test_an_open_batch_is_finished_at_the_next_start() -> None:
     assert list(numbered(3 * CHUNK_ROWS)) == after.payloads()
 
 
-# A full log, a log that fails, a broker that ends.
+# A full log, a failing log, a stopping broker.
 
 
 @pytest.mark.parametrize("nth", range(1, 14))
 async def test_a_full_disk_at_any_write_leaves_each_row_once(nth: int) -> None:
-    """Refused altogether, or done when there is room again."""
+    """The batch is refused as a whole, or finished when there is room again."""
     world = SinkWorld()
     ids = [world.stage(*numbered(CHUNK_ROWS)), world.stage(*ROWS)]
     world.disk.fail("pwrite", errno.ENOSPC, nth=nth)
@@ -106,7 +106,7 @@ async def test_a_full_disk_at_any_write_leaves_each_row_once(nth: int) -> None:
 
 
 async def test_a_batch_that_waits_for_room_leaves_the_reserve_alone() -> None:
-    """It is for consumers: only what they settle makes room."""
+    """The reserve is for consumers: only their acknowledgements make room."""
     world = SinkWorld()
     stage = world.stage(*numbered(3 * CHUNK_ROWS), size=1000)
     task = asyncio.ensure_future(world.sink.commit(ADA, KEY, [stage]))
@@ -119,14 +119,14 @@ async def test_a_batch_that_waits_for_room_leaves_the_reserve_alone() -> None:
             if world.log.jobs or world.log.reports:
                 world.work()
     assert ["the sink's batch waits"] == [entry["event"] for entry in logs]
-    assert world.wal._reserve.is_whole  # noqa: SLF001 - only a test asks
+    assert world.wal._reserve.is_whole  # noqa: SLF001 - only this test needs it
     world.disk.heal()
     await world.until(task.done)
 
     assert list(numbered(3 * CHUNK_ROWS)) == world.payloads()
 
 
-async def test_nothing_is_begun_while_the_log_is_full() -> None:
+async def test_no_batch_begins_while_the_log_is_full() -> None:
     """The stages stay for the next attempt."""
     world = SinkWorld()
     stage = world.stage(*ROWS)
@@ -137,8 +137,8 @@ async def test_nothing_is_begun_while_the_log_is_full() -> None:
     assert [stage] == world.files()
 
 
-async def test_a_log_that_fails_ends_the_batch_and_everything() -> None:
-    """The outcome is unknown to whoever committed it, and known at the next start."""
+async def test_a_failing_log_ends_the_batch_and_the_broker() -> None:
+    """The driver learns the batch's outcome after the next start."""
     world = SinkWorld()
     world.disk.fail("fdatasync", errno.EIO)
     with pytest.raises(UnavailableError, match="poisoned"):
@@ -149,8 +149,8 @@ async def test_a_log_that_fails_ends_the_batch_and_everything() -> None:
     assert 1 == len(world.failures)
 
 
-async def test_a_broker_that_ends_leaves_the_batch_for_the_next_start() -> None:
-    """Between two chunks."""
+async def test_a_stopping_broker_leaves_the_batch_for_the_next_start() -> None:
+    """Even between two chunks."""
     world = SinkWorld()
     stage = world.stage(*numbered(3 * CHUNK_ROWS), size=1000)
     task = asyncio.ensure_future(world.sink.commit(ADA, KEY, [stage]))
@@ -159,7 +159,7 @@ async def test_a_broker_that_ends_leaves_the_batch_for_the_next_start() -> None:
     with pytest.raises(UnavailableError, match="shutting down"):
         await world.run(asyncio.wait_for(task, None))
     world.engine.take_snapshot()
-    await world.rest()
+    await world.finish_log()
     assert CHUNK_ROWS <= len(world.payloads()) < 3 * CHUNK_ROWS
     after = SinkWorld(world.disk.kill())
     done = await after.run(after.sink.commit(ADA, KEY, []))
@@ -169,10 +169,10 @@ async def test_a_broker_that_ends_leaves_the_batch_for_the_next_start() -> None:
 
 
 async def test_a_batch_goes_on_when_its_driver_is_gone() -> None:
-    """Nobody may come back to push it."""
+    """The driver may never return."""
     world = SinkWorld()
     task = asyncio.ensure_future(world.sink.commit(ADA, KEY, [world.stage(*ROWS)]))
-    await world.let_be()
+    await world.run_without_log()
     task.cancel()
     await world.until(lambda: not world.files())
 
@@ -181,7 +181,7 @@ async def test_a_batch_goes_on_when_its_driver_is_gone() -> None:
 
 
 async def test_stages_stay_until_their_rows_are_synced() -> None:
-    """With a lax fsync policy a power cut takes rows back, and the batch is open again."""
+    """With a lax fsync policy a power cut can undo rows, and the batch is open again."""
     world = SinkWorld(wal={"fsync": "none"})
     stage = world.stage(*ROWS)
     await world.run(world.sink.commit(ADA, KEY, [stage]))
@@ -195,7 +195,7 @@ async def test_stages_stay_until_their_rows_are_synced() -> None:
 
 
 async def test_a_batch_is_done_though_its_stages_cannot_be_deleted() -> None:
-    """They expire; whoever committed them must not hear that it failed."""
+    """They expire; the driver must not be told that the commit failed."""
     world = SinkWorld()
     stage = world.stage(*ROWS)
     world.disk.fail("unlink", errno.EIO)

@@ -1,4 +1,4 @@
-"""Rows on their way into a stage: which columns there may be, and which rows."""
+"""Rows on their way into a stage: which columns and which rows are valid."""
 
 from typing import Any
 
@@ -30,15 +30,15 @@ def staged(
     return [tuple(row.values()) for row in found.to_pylist()]
 
 
-def test_rows_need_a_value_and_a_topic_only() -> None:
-    """No headers are an empty block, and no priority is the normal one."""
+def test_rows_need_only_a_value_and_a_topic() -> None:
+    """Without headers the block is empty, and without a priority it is normal."""
     types = {"topic": pa.string(), "value": pa.binary()}
 
     assert [("a", b"1", b"", 1), ("ä", b"", b"", 1)] == staged(types, ("a", b"1"), ("ä", b""))
 
 
-def test_the_topic_that_is_given_wins_over_the_column() -> None:
-    """As with Kafka's sink; even where the column has none."""
+def test_the_topic_option_wins_over_the_column() -> None:
+    """As in Kafka's sink, even where the column is null."""
     types = {"topic": pa.string(), "value": pa.binary()}
 
     assert [("t", b"1", b"", 1), ("t", b"2", b"", 1)] == staged(
@@ -56,14 +56,14 @@ def test_the_topic_that_is_given_wins_over_the_column() -> None:
     ],
 )
 def test_values_are_bytes_or_text(kind: pa.DataType, value: bytes | str) -> None:
-    """Text is kept as UTF-8."""
+    """Text is stored as UTF-8."""
     raw = value if isinstance(value, bytes) else value.encode()
 
     assert [("t", raw, b"", 1)] == staged({"value": kind}, (value,), topic="t")
 
 
 def test_other_columns_are_ignored() -> None:
-    """So that what was read from the source can be written as it is."""
+    """So that rows read from the source can be written as they are."""
     types = {"value": pa.binary(), "partition": pa.int32(), "timestamp": pa.timestamp("us")}
 
     assert [("t", b"1", b"", 1)] == staged(types, (b"1", 0, None), topic="t")
@@ -71,7 +71,7 @@ def test_other_columns_are_ignored() -> None:
 
 @pytest.mark.parametrize("kind", [HEADERS, TEXT_HEADERS, MAP_HEADERS])
 def test_key_and_headers_become_one_block(kind: pa.DataType) -> None:
-    """A key is the header of that name; rows without either have no block."""
+    """A key becomes the header `key`; rows with neither have no block."""
     types = {"value": pa.binary(), "key": pa.binary(), "headers": kind}
     found = staged(
         types,
@@ -102,8 +102,8 @@ def test_the_key_column_wins_over_a_header_of_that_name() -> None:
     assert encode_headers({"key": "new"}) == found[0][2]
 
 
-def test_headers_that_only_the_broker_gives_are_left_out() -> None:
-    """What was a dead letter, or came from Vibe, can be published again."""
+def test_headers_that_only_the_broker_sets_are_left_out() -> None:
+    """So that dead letters and messages from Vibe can be published again."""
     given = pairs(kept="1", deathReason="expired", deliveryAttempts="3")
     given.append({"key": "", "value": "id"})
     found = staged({"value": pa.binary(), "headers": HEADERS}, (b"", given), topic="t")
@@ -112,7 +112,7 @@ def test_headers_that_only_the_broker_gives_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "number"),
+    ("kind", "given", "number"),
     [
         (pa.string(), "low", 0),
         (pa.string(), "Critical", 3),
@@ -122,12 +122,12 @@ def test_headers_that_only_the_broker_gives_are_left_out() -> None:
     ],
 )
 def test_priorities_are_words_or_numbers(
-    kind: pa.DataType, said: str | int | None, number: int
+    kind: pa.DataType, given: str | int | None, number: int
 ) -> None:
-    """Nothing is normal."""
+    """Null means normal."""
     types = {"value": pa.binary(), "priority": kind}
 
-    assert number == staged(types, (b"", said), topic="t")[0][3]
+    assert number == staged(types, (b"", given), topic="t")[0][3]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_priorities_are_words_or_numbers(
 def test_a_row_that_cannot_be_a_message_is_refused_by_its_number(
     types: dict[str, pa.DataType], rows: list[tuple[Any, ...]], reason: str
 ) -> None:
-    """Counted over all batches of the stage."""
+    """The number counts over all batches of the stage."""
     batch = batch_of(types, *rows)
     topic = None if "topic" in types else "t"
     judge = RowJudge(batch.schema, topic, lambda _: True)
@@ -191,14 +191,14 @@ def test_a_row_that_cannot_be_a_message_is_refused_by_its_number(
 
 
 def test_a_row_at_the_limit_passes() -> None:
-    """Topic, value and headers together are counted."""
+    """Topic, value and headers count together."""
     value = (ROW_BYTES_MAX - 1) * b"x"
 
     assert [("t", value, b"", 1)] == staged({"value": pa.binary()}, (value,), topic="t")
 
 
-def test_bytes_that_are_no_valid_arrow_are_refused() -> None:
-    """They come from elsewhere, and text may be anything."""
+def test_invalid_arrow_data_is_refused() -> None:
+    """It comes from outside, and its text may hold any bytes."""
     raw = [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
     batch = pa.RecordBatch.from_arrays(
         [pa.Array.from_buffers(pa.string(), 1, raw)], names=["value"]
@@ -208,30 +208,30 @@ def test_bytes_that_are_no_valid_arrow_are_refused() -> None:
         RowJudge(batch.schema, "t", lambda _: True).staged(batch)
 
 
-def test_topics_that_may_not_be_published_to_are_named() -> None:
-    """Each is asked about once, however many rows it has."""
-    asked: list[str] = []
+def test_the_error_names_a_topic_that_may_not_be_published_to() -> None:
+    """Each topic is checked once, however many rows it has."""
+    checked: list[str] = []
 
     def may_publish(name: str) -> bool:
-        asked.append(name)
+        checked.append(name)
         return name != "secret"
 
     batch = batch_of({"value": pa.binary(), "topic": pa.string()}, (b"", "a"), (b"", "b"))
     judge = RowJudge(batch.schema, None, may_publish)
     judge.staged(batch)
     judge.staged(batch)
-    assert ["a", "b"] == asked
+    assert ["a", "b"] == checked
     secret = batch_of({"value": pa.binary(), "topic": pa.string()}, (b"", "secret"))
     with pytest.raises(NotAllowedError, match="publish 'secret'"):
         judge.staged(secret)
 
 
-def test_more_topics_than_are_remembered_are_no_problem() -> None:
-    """They are asked about again."""
-    asked: list[str] = []
+def test_topics_beyond_the_cache_are_checked_again() -> None:
+    """The cache is bounded; the rows are staged all the same."""
+    checked: list[str] = []
 
     def may_publish(name: str) -> bool:
-        asked.append(name)
+        checked.append(name)
         return True
 
     rows = [(b"", str(number)) for number in range(TOPICS_JUDGED_MAX + 1)]
@@ -240,11 +240,11 @@ def test_more_topics_than_are_remembered_are_no_problem() -> None:
     judge.staged(batch)
     judge.staged(batch.slice(0, 1))
 
-    assert [*(topic for _, topic in rows), "0"] == asked
+    assert [*(topic for _, topic in rows), "0"] == checked
 
 
-def test_batches_without_rows_are_nothing() -> None:
-    """They come from empty partitions."""
+def test_an_empty_batch_yields_no_rows() -> None:
+    """Such batches come from empty partitions."""
     assert [] == staged({"value": pa.binary(), "key": pa.binary()}, topic="t")
 
 
@@ -266,17 +266,17 @@ def test_batches_without_rows_are_nothing() -> None:
         ({"value": pa.binary(), "priority": pa.float64()}, "priority", "string or int"),
     ],
 )
-def test_columns_that_cannot_be_used_are_named(
+def test_the_error_names_an_unusable_column(
     types: dict[str, pa.DataType], key: str, problem: str
 ) -> None:
-    """Before a row has come."""
+    """Before any row arrives."""
     with pytest.raises(ConfigError, match=problem) as refused:
         RowJudge(pa.schema(list(types.items())), None, lambda _: True)
     assert key == refused.value.key
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
-    """Which one was meant?"""
+def test_a_duplicate_column_is_refused() -> None:
+    """It is unclear which one is meant."""
     schema = pa.schema([("value", pa.binary()), ("value", pa.binary())])
 
     with pytest.raises(ConfigError, match="two columns"):

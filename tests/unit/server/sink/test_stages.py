@@ -32,7 +32,7 @@ DAY_S = LIFE_US // 1_000_000
 
 
 class Shelf:
-    """Stages on a disk in memory, and a clock."""
+    """Stages on an in-memory disk, with a clock."""
 
     def __init__(self, disk: FakeDisk | None = None) -> None:
         self.disk = disk or FakeDisk()
@@ -59,7 +59,7 @@ def read_all(stages: Stages, stage_id: str) -> list[Row]:
 
 
 def test_rows_come_back_as_they_were_written() -> None:
-    """In their order, across batches, with all that a message needs."""
+    """In order, across batches, with everything that a message needs."""
     shelf = Shelf()
     stage = shelf.write(b"1", b"", b"3", b"4", b"5")
 
@@ -72,7 +72,7 @@ def test_rows_come_back_as_they_were_written() -> None:
 
 
 def test_a_stage_is_an_arrow_stream(tmp_path: Path) -> None:
-    """Any Arrow reader can show what waits; it stops before the trailer."""
+    """Any Arrow reader can show its rows; the reader stops before the trailer."""
     stages = Stages(Disk(tmp_path), now_us=lambda: 1)
     stage = stages.write(ADA, "t", SCHEMA, batches(b"1", b"2", b"3"))
     path = tmp_path / "stages" / f"{stage.id}.arrow"
@@ -85,7 +85,7 @@ def test_a_stage_is_an_arrow_stream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 5_000])
 def test_pieces_are_neither_large_nor_tiny(size: int) -> None:
-    """However the rows come: one read is one turn of the event loop."""
+    """However the rows arrive: one read is one turn of the event loop."""
     shelf = Shelf()
     count = 2 * BATCH_ROWS + 3
     stage = shelf.write(*(b"%d" % number for number in range(count)), batch=size)
@@ -98,7 +98,7 @@ def test_pieces_are_neither_large_nor_tiny(size: int) -> None:
 
 
 def test_pieces_of_large_rows_are_bounded_in_bytes() -> None:
-    """But a single row goes, whatever its size."""
+    """But a single row is returned, whatever its size."""
     shelf = Shelf()
     large = BATCH_BYTES // 2
     stage = shelf.write(*(5 * [large * b"x"]), 3 * large * b"y", b"z", batch=7)
@@ -110,8 +110,8 @@ def test_pieces_of_large_rows_are_bounded_in_bytes() -> None:
     assert 7 == sum(sizes)
 
 
-def test_a_read_begins_and_ends_where_it_is_told() -> None:
-    """In the middle of a piece as well; a row that is too large comes alone."""
+def test_a_read_respects_its_start_and_its_limits() -> None:
+    """Even in the middle of a piece; a row beyond the limit of bytes comes alone."""
     shelf = Shelf()
     stage = shelf.write(b"1", b"22", b"333", b"4", b"5", batch=5)
 
@@ -125,7 +125,7 @@ def test_a_read_begins_and_ends_where_it_is_told() -> None:
     assert [b"4", b"5"] == read(3, 100, 100)
 
 
-def test_a_stage_without_rows_is_one_too() -> None:
+def test_a_stage_may_have_no_rows() -> None:
     """A partition may be empty, and its task answers like the others."""
     shelf = Shelf()
     stage = shelf.write()
@@ -150,8 +150,8 @@ def test_a_refused_row_leaves_no_stage() -> None:
     assert [] == shelf.files()
 
 
-def test_rows_that_stop_coming_leave_no_stage() -> None:
-    """What the sender's stream raises passes through."""
+def test_a_stream_that_breaks_off_leaves_no_stage() -> None:
+    """The error of the sender's stream passes through."""
     shelf = Shelf()
 
     def broken() -> Iterator[pa.RecordBatch]:
@@ -164,8 +164,8 @@ def test_rows_that_stop_coming_leave_no_stage() -> None:
 
 
 @pytest.mark.parametrize("operation", ["pwrite", "fsync", "open", "rename"])
-def test_a_full_disk_is_told_and_leaves_no_stage(operation: str) -> None:
-    """Whoever has the rows may try again later."""
+def test_a_full_disk_is_reported_and_leaves_no_stage(operation: str) -> None:
+    """The sender may try again later."""
     shelf = Shelf()
     shelf.disk.fail(operation, errno.ENOSPC)
 
@@ -176,7 +176,7 @@ def test_a_full_disk_is_told_and_leaves_no_stage(operation: str) -> None:
 
 
 def test_any_other_failure_of_the_disk_passes_through() -> None:
-    """It is not for lack of room."""
+    """It is not reported as a lack of room."""
     shelf = Shelf()
     shelf.disk.fail("fsync", errno.EIO)
 
@@ -194,7 +194,7 @@ def test_stages_leave_room_for_the_log() -> None:
 
 
 def test_a_power_cut_at_any_moment_leaves_all_rows_or_no_stage() -> None:
-    """And all of them once the writer was answered."""
+    """And all rows once the writer was answered."""
     payloads = [b"%d" % number for number in range(3)]
     total = Shelf()
     total.write(*payloads)
@@ -214,8 +214,8 @@ def test_a_power_cut_at_any_moment_leaves_all_rows_or_no_stage() -> None:
                 assert payloads == found
 
 
-def test_a_stage_that_is_damaged_is_never_read_wrongly() -> None:
-    """Every byte of it that counts is covered by a checksum."""
+def test_a_damaged_stage_is_never_read_wrongly() -> None:
+    """Checksums cover every byte that matters."""
     shelf = Shelf()
     stage = shelf.write(b"1", b"2")
     (path,) = shelf.files()
@@ -235,7 +235,7 @@ def test_a_stage_that_is_damaged_is_never_read_wrongly() -> None:
 
 
 @pytest.mark.parametrize("stage_id", ["", "../users", 32 * "g", 32 * "a", 32 * "A", 33 * "a"])
-def test_what_is_no_stage_is_not_looked_for(stage_id: str) -> None:
+def test_an_unknown_stage_is_refused(stage_id: str) -> None:
     """An id is 32 hexadecimal digits, and never a path."""
     shelf = Shelf()
     shelf.disk.put("users", b"secret")
@@ -250,8 +250,8 @@ def test_what_is_no_stage_is_not_looked_for(stage_id: str) -> None:
     assert shelf.disk.exists("users")
 
 
-def test_only_its_writer_and_administrators_use_a_stage() -> None:
-    """It was judged by what its writer may publish."""
+def test_only_its_writer_and_administrators_may_use_a_stage() -> None:
+    """Its rows were checked against its writer's permissions."""
     shelf = Shelf()
     stage = shelf.write(b"1")
 
@@ -265,7 +265,7 @@ def test_only_its_writer_and_administrators_use_a_stage() -> None:
 
 
 def test_stages_expire_after_a_day_unless_they_are_in_use() -> None:
-    """Whoever has not committed them by then has forgotten them."""
+    """A job that has not committed them by then never will."""
     shelf = Shelf()
     used, forgotten = shelf.write(b"1"), shelf.write(b"2")
     shelf.clock.advance(1)
@@ -281,8 +281,8 @@ def test_stages_expire_after_a_day_unless_they_are_in_use() -> None:
         shelf.stages.read(forgotten.id, 0)
 
 
-def test_unfinished_files_of_a_crash_go_and_what_is_not_ours_stays() -> None:
-    """A stage that is being written just now is not one of them."""
+def test_unfinished_files_of_a_crash_are_removed_and_foreign_files_stay() -> None:
+    """A stage that is still being written is not unfinished."""
     shelf = Shelf()
     shelf.disk.put(f"stages/{32 * 'a'}.arrow.tmp", b"half")
     shelf.disk.put("stages/notes.txt", b"mine")

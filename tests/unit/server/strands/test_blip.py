@@ -1,12 +1,11 @@
-"""What Blip answers while the log hesitates or refuses; the rest is seen over sockets."""
+"""What Blip answers while the log is slow or refuses; the rest is tested over sockets."""
 
-from braidmq.base.errors import LogFullError, LogPoisonedError
+from braidmq.base.errors import LogPoisonedError
 from braidmq.broker.admission import UNCOMMITTED_BYTES_MAX
 from braidmq.broker.topics import TOPIC_NAMES_BYTES_MAX
 from tests.integration.blip.peer import (
     ack,
     nack,
-    parse,
     ping,
     poll,
     pong,
@@ -15,36 +14,22 @@ from tests.integration.blip.peer import (
 )
 from tests.integration.vibe_peer import create
 from tests.integration.vibe_peer import publish as vibe_publish
-from tests.unit.server.by_hand import Hand
+from tests.unit.server.by_hand import DISK_FULL_NACK, Hand, frames
 from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand
 
-FULL = "durable publish failed: the disk is full"
 
-
-def full() -> LogFullError:
-    return LogFullError("the disk is full")
-
-
-def frames(*raw: bytes) -> list[tuple[int, int, bytes]]:
-    return [parse(one)[0] for one in raw]
-
-
-def test_while_the_log_is_full_memory_and_acknowledgements_go_on() -> None:
-    """Durable publishes are refused at once, QoS 0 and ACK are not; room makes it good."""
+def test_a_full_log_refuses_only_durable_publishes() -> None:
+    """At once; QoS 0 and ACK go on, and durable publishes do when there is room again."""
     hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(subscribe(1, "t"))
-    hand.commit()
-    connection.receive(publish(2, "t", b"a"))
-    hand.commit()
+    connection, wire = hand.subscriber()
     connection.receive(publish(3, "t", b"b"))
-    hand.fail(full())
+    hand.fill_disk()
     wire.take()
     connection.receive(
         publish(4, "t", b"c") + publish(5, "t", b"m", 0) + poll(6, 1) + poll(7, 1)
     )
     assert wire.take() == frames(
-        nack(4, 500, FULL), publish(2, "t", b"a"), publish(7, "t", b"m", 0)
+        nack(4, 500, DISK_FULL_NACK), publish(2, "t", b"a"), publish(7, "t", b"m", 0)
     )
     connection.receive(ack(2, 1) + ping(8))
     hand.commit()
@@ -55,24 +40,24 @@ def test_while_the_log_is_full_memory_and_acknowledgements_go_on() -> None:
     assert wire.take() == frames(pong(10))
 
 
-def test_a_queue_in_memory_takes_durable_publishes_while_the_log_is_full() -> None:
-    """On such a queue every QoS is 0 in effect, and needs no log."""
+def test_a_memory_only_queue_takes_durable_publishes_while_the_log_is_full() -> None:
+    """On such a queue every publish is in effect QoS 0, and needs no log."""
     hand = VibeHand()
     declaring, _ = hand.vibe()
     declaring.receive(create("1", "q", durable="false"))
     hand.settle()
     connection, wire = hand.connect()
     connection.receive(publish(1, "t", b"a"))
-    hand.fail(full())
+    hand.fill_disk()
     wire.take()
     connection.receive(publish(2, "q", b"b") + publish(3, "t", b"c"))
 
-    assert wire.take() == frames(nack(3, 500, FULL))
+    assert wire.take() == frames(nack(3, 500, DISK_FULL_NACK))
     assert 1 == hand.engine.broker.queues.by_name["q"].waiting()
 
 
-def test_a_publisher_that_waits_for_room_is_listed_once() -> None:
-    """However often it is woken meanwhile, and not at all once it is gone."""
+def test_a_blocked_publisher_is_listed_once() -> None:
+    """However often it is woken meanwhile; once it is gone, it is not listed."""
     hand = VibeHand()
     declaring, _ = hand.vibe()
     declaring.receive(create("1", "q", maxQueueSize="1", overflowStrategy="BlockPublisher"))
@@ -94,7 +79,7 @@ def test_a_publisher_that_waits_for_room_is_listed_once() -> None:
 
 
 def full_queue(hand: VibeHand, **options: str) -> None:
-    """Declare `q` with room for one message, and publish that one."""
+    """Declare `q` with room for one message, and fill it."""
     declaring, _ = hand.vibe()
     declaring.receive(create("1", "q", maxQueueSize="1", **options))
     hand.settle()
@@ -102,8 +87,8 @@ def full_queue(hand: VibeHand, **options: str) -> None:
     hand.settle()
 
 
-def test_a_letter_in_memory_does_not_let_a_ping_overtake() -> None:
-    """The PONG waits for the durable publish before it, though the letter has no id."""
+def test_a_ping_behind_a_memory_only_dead_letter_keeps_its_place() -> None:
+    """The PONG waits for the durable publish before it, though the dead letter has no id."""
     hand = VibeHand()
     declaring, _ = hand.vibe()
     declaring.receive(create("0", "grave", durable="false"))
@@ -118,7 +103,7 @@ def test_a_letter_in_memory_does_not_let_a_ping_overtake() -> None:
 
 
 def test_redirected_publishes_wait_for_the_log_too() -> None:
-    """A full queue is no way around the bound on what is not committed."""
+    """A full queue is no way around the limit on uncommitted bytes."""
     hand = VibeHand()
     full_queue(hand)
     connection, _ = hand.connect()
@@ -131,20 +116,20 @@ def test_redirected_publishes_wait_for_the_log_too() -> None:
     assert 12 == hand.engine.broker.queues.by_name["dlq.q"].waiting()
 
 
-def test_a_letter_that_the_log_refuses_is_told() -> None:
-    """Whoever published it gets a NACK, and it is no dead letter."""
+def test_a_dead_letter_that_the_log_refuses_is_nacked() -> None:
+    """It is not counted as a dead letter."""
     hand = VibeHand()
     full_queue(hand)
     connection, wire = hand.connect()
     connection.receive(publish(1, "q", b"a") + publish(2, "q", b"b", 0))
-    hand.fail(full())
+    hand.fill_disk()
 
-    assert frames(nack(1, 500, FULL), nack(2, 500, FULL)) == wire.take()
+    assert frames(nack(1, 500, DISK_FULL_NACK), nack(2, 500, DISK_FULL_NACK)) == wire.take()
     assert 0 == hand.engine.broker.stats.dead_lettered
 
 
-def test_a_parked_publisher_is_told_when_the_log_fails_for_good() -> None:
-    """The broker ends, and does not leave it without a word."""
+def test_a_blocked_publisher_is_nacked_when_the_log_fails_for_good() -> None:
+    """The broker stops, but does not leave the publisher without an answer."""
     hand = VibeHand()
     full_queue(hand, overflowStrategy="BlockPublisher")
     connection, wire = hand.connect()
@@ -155,8 +140,8 @@ def test_a_parked_publisher_is_told_when_the_log_fails_for_good() -> None:
     assert frames(nack(1, 500, text)) == wire.take()
 
 
-def test_a_publish_to_a_queue_in_memory_does_not_overtake_a_subscribe() -> None:
-    """QoS 1 or not, it has no record that would come behind the subscription's."""
+def test_a_publish_to_a_memory_only_queue_does_not_overtake_a_subscribe() -> None:
+    """Even with QoS 1 it has no record that would follow the subscription's."""
     hand = VibeHand()
     declaring, _ = hand.vibe()
     declaring.receive(create("1", "q", durable="false"))
@@ -172,10 +157,10 @@ def test_a_publish_to_a_queue_in_memory_does_not_overtake_a_subscribe() -> None:
 
 
 def test_too_many_topics_refuse_any_publish() -> None:
-    """Durable or not, and the text does not say that it was."""
+    """Durable or not, with the same text."""
     hand = Hand()
     connection, wire = hand.connect()
-    hand.engine.broker.topics._names_bytes = TOPIC_NAMES_BYTES_MAX  # noqa: SLF001 - to be there soon
+    hand.engine.broker.topics._names_bytes = TOPIC_NAMES_BYTES_MAX  # noqa: SLF001 - to reach the limit at once
     connection.receive(publish(1, "t", b"a", 0) + publish(2, "t", b"a") + subscribe(3, "t"))
 
     text = "publish failed: too many topics"

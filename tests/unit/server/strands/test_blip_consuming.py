@@ -1,51 +1,35 @@
-"""Subscriptions of a Blip connection: their bound, their credit, and what an ACK waits for."""
+"""Subscriptions of a Blip connection: their limit, their credit, and what an ACK waits for."""
 
-from braidmq.base.errors import LogFullError
 from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from tests.integration.blip.peer import (
     ack,
     credit,
     nack,
-    parse,
     ping,
     poll,
     pong,
     publish,
     subscribe,
 )
-from tests.unit.server.by_hand import Hand
-
-FULL = "durable publish failed: the disk is full"
-
-
-def full() -> LogFullError:
-    return LogFullError("the disk is full")
-
-
-def frames(*raw: bytes) -> list[tuple[int, int, bytes]]:
-    return [parse(one)[0] for one in raw]
+from tests.unit.server.by_hand import DISK_FULL_NACK, Hand, frames
 
 
 def test_a_pong_behind_an_acknowledgement_waits_for_its_progress() -> None:
-    """The acknowledgement is written again, from the reserve; only then comes the PONG."""
+    """The acknowledgement is appended again, from the reserve; only then is the PONG sent."""
     hand = Hand()
-    connection, wire = hand.connect()
-    connection.receive(subscribe(1, "t"))
-    hand.commit()
-    connection.receive(publish(2, "t", b"a"))
-    hand.commit()
+    connection, wire = hand.subscriber()
     connection.receive(poll(3, 1) + ack(2, 1) + publish(4, "t", b"b") + ping(5))
     wire.take()
-    hand.fail(full())
+    hand.fill_disk()
 
-    assert wire.take() == frames(nack(4, 500, FULL))
+    assert wire.take() == frames(nack(4, 500, DISK_FULL_NACK))
     assert [True] == hand.log.urgent[-1:]
     hand.commit()
     assert wire.take() == frames(pong(5))
 
 
-def test_credit_that_waited_behind_a_fence_is_void_after_the_half_close() -> None:
-    """Credit ends with the peer's input, also credit that was not granted by then."""
+def test_credit_that_waited_behind_a_ping_is_void_after_the_half_close() -> None:
+    """Credit ends with the peer's input, even credit that was not granted by then."""
     hand = Hand()
     connection, wire = hand.connect()
     connection.receive(subscribe(1, "t"))
@@ -59,8 +43,8 @@ def test_credit_that_waited_behind_a_fence_is_void_after_the_half_close() -> Non
     assert wire.is_closed
 
 
-def test_subscriptions_have_a_bound() -> None:
-    """One more is refused; nobody's memory grows without end."""
+def test_the_number_of_subscriptions_is_limited() -> None:
+    """One more is refused, so that memory stays bounded."""
     hand = Hand()
     connection, wire = hand.connect()
     connection.receive(subscribe(1, "t"))

@@ -1,4 +1,4 @@
-"""Addresses and limits: what is bound and what cannot be had, who is let in and who is not."""
+"""Listeners: the addresses that they bind, and the connections that they accept or refuse."""
 
 import asyncio
 import socket
@@ -16,32 +16,32 @@ from tests.unit.server.by_hand import Hand
 
 
 def test_the_limit_on_connections_counts_all_of_them() -> None:
-    """Whoever leaves makes room for one, wherever it comes from."""
-    admission = ConnectionQuota(LimitsConfig(connections=2))
-    told = [admission.enter(address) for address in ("a", "b", "c")]
-    admission.leave("a")
-    told += [admission.enter(address) for address in ("c", "a")]
+    """A connection that leaves makes room for another, from any address."""
+    quota = ConnectionQuota(LimitsConfig(connections=2))
+    refusals = [quota.enter(address) for address in ("a", "b", "c")]
+    quota.leave("a")
+    refusals += [quota.enter(address) for address in ("c", "a")]
 
-    assert ["", "", "connections", "", "connections"] == told
+    assert ["", "", "connections", "", "connections"] == refusals
 
 
 def test_the_limit_per_address_leaves_others_alone() -> None:
-    """One address at its limit is refused; who was refused does not count."""
-    admission = ConnectionQuota(LimitsConfig(connections_per_ip=1))
-    told = [admission.enter(address) for address in ("a", "a", "b")]
-    admission.leave("a")
-    told += [admission.enter("a")]
+    """An address at its limit is refused; refused connections do not count."""
+    quota = ConnectionQuota(LimitsConfig(connections_per_ip=1))
+    refusals = [quota.enter(address) for address in ("a", "a", "b")]
+    quota.leave("a")
+    refusals += [quota.enter("a")]
 
-    assert ["", "connections_per_ip", "", ""] == told
+    assert ["", "connections_per_ip", "", ""] == refusals
 
 
 @asynccontextmanager
 async def two_strands(limits: LimitsConfig) -> AsyncIterator[tuple[TcpListener, TcpListener]]:
-    """Run two listeners on one engine under one admission; both speak Blip."""
+    """Run two listeners on one engine with one quota; both speak Blip."""
     engine = Hand().engine
-    admission = ConnectionQuota(limits)
+    quota = ConnectionQuota(limits)
     blip, vibe = (
-        TcpListener(strand, config, limits, quota=admission, make=BlipConnection)
+        TcpListener(strand, config, limits, quota=quota, make=BlipConnection)
         for strand, config in (("blip", BlipConfig(port=0)), ("vibe", VibeConfig(port=0)))
     )
     try:
@@ -56,7 +56,7 @@ async def two_strands(limits: LimitsConfig) -> AsyncIterator[tuple[TcpListener, 
 
 
 async def greet(listener: TcpListener) -> tuple[bytes, asyncio.StreamWriter]:
-    """Return what a stranger's HELLO is answered with, and the connection."""
+    """Send HELLO; return the answer and the connection."""
     host, _, port = listener.address.rpartition(":")
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -71,7 +71,7 @@ async def greet(listener: TcpListener) -> tuple[bytes, asyncio.StreamWriter]:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("limit", ["connections", "connections_per_ip"])
 async def test_the_strands_share_the_limits(limit: str) -> None:
-    """What one strand has taken the other cannot have, and each counts its own refusals."""
+    """A connection to one strand counts for the other, and each counts its own refusals."""
     async with two_strands(LimitsConfig.model_validate({limit: 2})) as (blip, vibe):
         first, to_blip = await greet(blip)
         second, to_vibe = await greet(vibe)
@@ -88,8 +88,8 @@ async def test_the_strands_share_the_limits(limit: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_taken_address_is_an_error_of_the_strand_that_wanted_it() -> None:
-    """With several listeners the name says which section to change."""
+async def test_the_error_for_an_address_in_use_names_the_strand() -> None:
+    """With several listeners, the name says which section to change."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         limits = LimitsConfig()
         config = VibeConfig(port=taken.getsockname()[1])

@@ -1,6 +1,6 @@
-"""Readings by sensor and minute as anybody would count them: one after the other, in Python.
+"""Count readings by sensor and minute the obvious way: one at a time, in plain Python.
 
-It is what the tests of the rollup compare with, and knows nothing of Spark or batches.
+The rollup's tests compare with it; it knows nothing of Spark or batches.
 """
 
 import math
@@ -12,7 +12,7 @@ MINUTE_MS = 60_000
 
 
 class Event(NamedTuple):
-    """A reading in the log; without a value it is a payload that is none."""
+    """A reading in the log; its value is None if the payload is invalid."""
 
     offset: int
     sensor: str
@@ -22,7 +22,7 @@ class Event(NamedTuple):
 
 @dataclass
 class Minutes:
-    """What was counted: closed and open minutes, and the ids of what was not."""
+    """Closed and open minutes, and the offsets of readings that are in neither."""
 
     closed: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     open: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Minutes:
 
 
 def count(events: Iterable[Event], watermark_ms: int, *, close: bool = False) -> Minutes:
-    """Count events in the order of the log; with *close*, no minute is left open."""
+    """Count events in log order; with *close*, no minute is left open."""
     found = Minutes()
     kept: dict[tuple[str, int], list[Event]] = {}
     for event in events:
@@ -48,8 +48,8 @@ def count(events: Iterable[Event], watermark_ms: int, *, close: bool = False) ->
     for (sensor, minute), members in kept.items():
         assert found.newest_ms is not None
         is_closed = close or minute + MINUTE_MS <= found.newest_ms - watermark_ms
-        place = found.closed if is_closed else found.open
-        place[sensor, minute] = _row(members)
+        minutes = found.closed if is_closed else found.open
+        minutes[sensor, minute] = _row(members)
     return found
 
 

@@ -1,4 +1,4 @@
-"""`archive`, as far as it needs no JVM: where a message lies."""
+"""`archive` without a JVM: where a message is stored."""
 
 from datetime import date
 
@@ -10,8 +10,8 @@ from braidmq.spark.pipelines.tables.layouts import Layout
 LONG = "t" * 65_535
 
 
-def test_a_message_lies_by_day_and_topic_and_keeps_its_topic() -> None:
-    """The directory's name is bounded, the column is whole."""
+def test_a_message_is_stored_by_day_and_topic_and_keeps_its_topic() -> None:
+    """The directory's name is bounded; the column has the whole topic."""
     rows = pa.table({"topic": ["a/b", LONG], "date": [date(2026, 1, 2)] * 2})
     partitions = list(Layout(KEYS).partitions(rows))
 

@@ -17,7 +17,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), LENGTHS.items())
-def test_a_length_has_one_number_and_one_unit(text: str, expected: int) -> None:
+def test_a_duration_has_one_number_and_one_unit(text: str, expected: int) -> None:
     """From milliseconds to days."""
     assert expected == length_ms("--watermark", text)
 
@@ -29,15 +29,15 @@ def test_a_moment_is_a_number_or_a_date(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-1s", "1.5h", "1h30m", "1w", "9" * 10 + "s"])
-def test_what_is_no_length_is_refused(text: str) -> None:
-    """With the option, the value, and how to write it."""
+def test_an_invalid_duration_is_refused(text: str) -> None:
+    """The error has the option, the value and an example."""
     with pytest.raises(ConfigError, match=f"--watermark: '{text}' is not a duration; .* 10m"):
         length_ms("--watermark", text)
 
 
 @pytest.mark.parametrize("text", ["", "now", "-5", "1969-12-31", "2026-13-01", "9" * 20])
-def test_what_is_no_moment_is_refused(text: str) -> None:
-    """With the option and the value."""
+def test_an_invalid_moment_is_refused(text: str) -> None:
+    """The error has the option and the value."""
     with pytest.raises(ConfigError, match=f"--from: '{text}' is "):
         moment_ms("--from", text)
 
@@ -52,16 +52,16 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize(("text", "every_ms"), GOLDEN.items())
-def test_a_trigger_is_a_time_or_none(text: str, every_ms: int | None) -> None:
-    """None: once through all that there is."""
+def test_a_trigger_is_an_interval_or_available_now(text: str, every_ms: int | None) -> None:
+    """Available-now has no interval: it reads the backlog once."""
     assert every_ms == parse_trigger(text).every_ms
 
 
 @pytest.mark.parametrize(
     "text", ["", "now", "10", "s", "0s", "1.5s", "10 s", "-1s", "9999999s"]
 )
-def test_anything_else_is_refused(text: str) -> None:
-    """With what can be said instead."""
+def test_an_invalid_trigger_is_refused(text: str) -> None:
+    """The error says what is valid."""
     with pytest.raises(
         ConfigError, match=r"--trigger: .* neither available-now nor an interval"
     ):

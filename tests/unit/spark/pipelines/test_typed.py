@@ -1,4 +1,4 @@
-"""`typed`, as far as it needs no JVM: which topics have which schema, and what tables have."""
+"""`typed` without a JVM: the schemas of topics, the columns of tables, the rows of batches."""
 
 import json
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ from tests.unit.columnar.logs import NOTE, log_of, message, plain_rows, retain_f
 TEMPERATURE = "sensor.Temperature"
 
 
-def test_topics_of_one_schema_are_together() -> None:
-    """In the order that they were given; a topic may have an = in it, and come twice."""
+def test_topics_of_one_schema_are_grouped() -> None:
+    """In the order given; a topic may contain an =, and may be repeated."""
     texts = [f"a={TEMPERATURE}", "b=x.json", f"c=d={TEMPERATURE}", f"a={TEMPERATURE}"]
 
     assert [
@@ -38,14 +38,14 @@ def test_topics_of_one_schema_are_together() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "=a", "a=", "a,b=c"])
-def test_a_text_that_is_no_pair_is_refused(text: str) -> None:
-    """A comma would be two topics to the source."""
+def test_a_malformed_pair_is_refused(text: str) -> None:
+    """The source would take a comma for a list of topics."""
     with pytest.raises(ConfigError, match=r"--typed: .* is not TOPIC=SCHEMA"):
         parse_typed([text])
 
 
 def test_a_topic_has_one_schema() -> None:
-    """Else each of its messages would be in two tables, and a misfit in one of them."""
+    """Otherwise each message would be in two tables, and invalid in one of them."""
     with pytest.raises(ConfigError, match="the topic 'a' cannot be both 'x' and 'y'"):
         parse_typed(["a=x", "a=y"])
 
@@ -57,7 +57,7 @@ def schema_file(path: Path, *fields: str, **more: object) -> str:
 
 
 def test_a_schema_is_built_in_or_in_a_file(tmp_path: Path) -> None:
-    """A file says its own id."""
+    """A file states its own id."""
     named = schema_file(tmp_path / "order.json", "a", **{"$id": "shop/Order"})
 
     assert TEMPERATURE == schema_of(TEMPERATURE).id
@@ -70,15 +70,15 @@ def test_a_schema_is_built_in_or_in_a_file(tmp_path: Path) -> None:
     "name", ["date", "Date", "DATE", "Topic", "oFFset", "timestamptype", "_Table", "_ERROR"]
 )
 def test_a_field_with_the_name_of_a_column_is_refused(tmp_path: Path, name: str) -> None:
-    """In whatever case: Spark would put the column in the place of the field."""
+    """Upper or lower case: Spark would replace the field by the column."""
     bad = schema_file(tmp_path / "bad.json", "a", name)
 
     with pytest.raises(ConfigError, match=f"the field '{name}' of .* has the name of a column"):
         schema_of(bad)
 
 
-def test_the_tables_of_a_schema() -> None:
-    """Fields behind what tells a message; raw bytes and the reason in quarantine."""
+def test_a_schema_has_a_table_of_fields_and_a_quarantine() -> None:
+    """Fields follow the columns that identify a message; the other has bytes and a reason."""
     layout = table_of(Path("out"), "parquet", schema_of(TEMPERATURE), Lock()).layout
     fields = ["celsius", "timestamp_ms", "sensor_id"]
 
@@ -91,11 +91,11 @@ def test_the_tables_of_a_schema() -> None:
     )
 
 
-def test_each_query_of_a_group_has_a_cursor(
+def test_each_query_of_a_group_has_its_own_cursor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Retention would wait for the fastest of them if they had one together."""
-    asked: list[dict[str, str]] = []
+    """With a shared cursor, retention would wait for the fastest of them only."""
+    calls: list[dict[str, str]] = []
 
     def go(_run: Run, *streams: Stream) -> None:
         for stream in streams:
@@ -103,7 +103,7 @@ def test_each_query_of_a_group_has_a_cursor(
                 stream.frame()
 
     def messages(_run: Run, **options: str) -> None:
-        asked.append(options)
+        calls.append(options)
         raise NotImplementedError
 
     monkeypatch.setattr(Run, "go", go)
@@ -112,12 +112,12 @@ def test_each_query_of_a_group_has_a_cursor(
     typed(Plan({"groupId": "g"}, tmp_path), wanted, print)
     typed(Plan({}, tmp_path), wanted, print)
 
-    groups = [options.get("groupId") for options in asked]
+    groups = [options.get("groupId") for options in calls]
     assert [f"g.{TEMPERATURE}", "g.sensor.Humidity", None, None] == groups
 
 
-def test_two_schemas_of_one_id_are_refused(tmp_path: Path) -> None:
-    """Their tables would be one."""
+def test_two_schemas_with_one_id_are_refused(tmp_path: Path) -> None:
+    """They would share a table."""
     one = schema_file(tmp_path / "one.json", "a", **{"$id": TEMPERATURE})
 
     with pytest.raises(ConfigError, match="two schemas have the same id"):
@@ -131,7 +131,7 @@ TOPICS = ("a", "b", "a", "c")
 
 @pytest.fixture
 def wal(tmp_path: Path) -> Iterator[Wal]:
-    """Ids from 1 to 200; some are of no message."""
+    """A log with ids 1 to 200, some of which are not messages."""
     bodies = [NOTE if n % 10 == 9 else message(TOPICS[n % 4], b"x" * 60) for n in range(200)]
     with log_of(tmp_path, bodies) as found:
         yield found
@@ -141,14 +141,14 @@ def batch(end: dict[str, Any], before: dict[str, Any] | None = None) -> Batch:
     return Batch("query", 1, json.dumps(end), "" if before is None else json.dumps(before))
 
 
-def plain_count(path: Path, first: int, behind: int, *topics: str) -> int:
-    found = [row for row in plain_rows(path) if first <= row["offset"] < behind]
+def plain_count(path: Path, first: int, end: int, *topics: str) -> int:
+    found = [row for row in plain_rows(path) if first <= row["offset"] < end]
     return sum(row["topic"] in topics for row in found)
 
 
 @pytest.mark.usefixtures("wal")
-def test_a_batch_has_what_the_log_has_of_its_topics(tmp_path: Path) -> None:
-    """From behind the batch before it; the first one from where the query began."""
+def test_a_batch_has_all_messages_of_its_topics(tmp_path: Path) -> None:
+    """From the end of the batch before it; the first one from where the query began."""
     source = {"path": str(tmp_path), "startingOffsets": "earliest"}
     later = batch({"offset": 150}, {"offset": 20})
     first = batch({"offset": 90, "begin": 30})
@@ -164,8 +164,8 @@ def test_a_batch_has_what_the_log_has_of_its_topics(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("wal")
-def test_what_a_topic_has_before_its_own_beginning_is_not_of_the_batch(tmp_path: Path) -> None:
-    """As the checkpoint says it; a topic that is not wanted does not count."""
+def test_messages_before_a_topics_own_start_are_not_counted(tmp_path: Path) -> None:
+    """The checkpoint has those starts; topics outside the subscription do not count."""
     source = {"path": str(tmp_path), "startingOffsets": "earliest", "subscribe": "a,b"}
     floors = {"b": 60, "c": 70}
     begun = batch({"offset": 100, "begin": 10, "floors": floors})
@@ -176,8 +176,8 @@ def test_what_a_topic_has_before_its_own_beginning_is_not_of_the_batch(tmp_path:
     assert plain_count(tmp_path, 10, 50, "a") == messages_of(source, still)
 
 
-def test_what_is_lost_is_an_error_or_not_counted(wal: Wal, tmp_path: Path) -> None:
-    """As it is for the read."""
+def test_lost_messages_are_an_error_or_not_counted(wal: Wal, tmp_path: Path) -> None:
+    """As they are for the read itself."""
     retain_from(wal, 100)
     source = {"path": str(tmp_path), "startingOffsets": "earliest", "subscribe": "a"}
     lost = batch({"offset": 150}, {"offset": 5})

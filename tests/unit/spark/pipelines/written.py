@@ -17,7 +17,7 @@ LAYOUT = Layout(KEYS)
 
 
 def rows(first: int, count: int, topics: int = 3) -> pa.Table:
-    """Rows with the offsets from *first* on, of several topics and two days."""
+    """Rows with offsets from *first* on, in several topics and on two days."""
     offsets = range(first, first + count)
     return pa.table(
         {
@@ -30,7 +30,7 @@ def rows(first: int, count: int, topics: int = 3) -> pa.Table:
 
 
 def stage_rows(directory: Path, tables: Sequence[pa.Table], layout: Layout = LAYOUT) -> Staged:
-    """Stage what tasks were given, a table each, as Spark would let them."""
+    """Stage rows as Spark's tasks would, with one table for each task."""
     writer = StagingWriter(str(directory), layout)
     writer.commit([writer.write(iter(table.to_batches())) for table in tables])
     assert (directory / REPORT).exists()
@@ -40,7 +40,7 @@ def stage_rows(directory: Path, tables: Sequence[pa.Table], layout: Layout = LAY
 def decide(
     batches: Batches, batch_id: int, tables: Sequence[pa.Table], end: str = ""
 ) -> Record:
-    """Stage a batch, and decide on it; its files have no names yet."""
+    """Stage a batch and record it as decided; its files are not renamed yet."""
     stage = batches.new_stage()
     staged = stage_rows(stage, tables)
     return batches.decide(Batch("query", batch_id, end), stage, staged.files)
@@ -54,7 +54,7 @@ def seen(out: Path) -> list[int]:
 
 
 def seen_rows(out: Path) -> list[dict[str, Any]]:
-    """The rows of every file that ends as Parquet files do, wherever it is."""
+    """The rows of every ``*.parquet`` file, wherever it is."""
     found = [row for file in sorted(out.rglob("*.parquet")) for row in rows_of(file)]
     return sorted(found, key=lambda row: int(row["offset"]))
 

@@ -19,7 +19,7 @@ from braidmq.spark.reading.readers import BatchReader, FilteringBatchReader
 from braidmq.spark.values import OptionError
 from tests.unit.columnar.logs import plain_rows, write_log
 from tests.unit.spark.running import Running
-from tests.unit.spark.sources import batch_reader, losing, read_batch, read_parts, varied
+from tests.unit.spark.sources import batch_reader, logged_losses, read_batch, read_parts, varied
 
 
 def test_the_same_range_gives_the_same_rows(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_the_same_range_gives_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_a_task_knows_the_filters(tmp_path: Path) -> None:
-    """Spark ships the reader before it asks for the partitions, and both to tasks."""
+    """Spark pickles the reader before it asks for partitions, and sends both to tasks."""
     path = write_log(tmp_path, varied(100))
     reader = batch_reader(path)
     reader.pushFilters([EqualTo(("topic",), "a")])
@@ -58,7 +58,7 @@ CHOICES: list[dict[str, object]] = [
 def test_an_endpoint_gives_the_rows_of_the_directory(
     full_broker: Running, options: dict[str, object]
 ) -> None:
-    """Row for row, whatever is chosen; the readers are shipped to tasks in both cases."""
+    """Row for row, whatever the options select, in a reader that was sent to a task."""
     remote = batch_reader(None, None, **full_broker.options(includeHeaders=True, **options))
     local = batch_reader(full_broker.path, None, includeHeaders=True, **options)
     shipped = pickle.loads(pickle.dumps(remote))  # noqa: S301 - our own, as Spark does it
@@ -68,8 +68,8 @@ def test_an_endpoint_gives_the_rows_of_the_directory(
     assert read_parts(local, parts) == read_parts(shipped, parts)
 
 
-def test_filters_are_taken_over_the_network_too(full_broker: Running) -> None:
-    """Those on times are looked up in the log."""
+def test_filters_are_pushed_down_over_the_network_too(full_broker: Running) -> None:
+    """Timestamps are looked up in the log."""
     given = full_broker.options(includeHeaders=True)
     moment = datetime(1970, 1, 1, 0, 0, 0, 40_000, UTC)
     filters = [StringStartsWith(("topic",), "dlq."), GreaterThan(("timestamp",), moment)]
@@ -85,7 +85,7 @@ def test_filters_are_taken_over_the_network_too(full_broker: Running) -> None:
 def test_a_prefix_of_too_many_topics_is_left_to_spark(
     full_broker: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their names do not fit into a request: all topics are read, and nothing fails."""
+    """Their names do not fit in a request, so all topics are read and nothing fails."""
     monkeypatch.setattr(endpoint, "NAMES_BYTES_MAX", 10)
     prefix = StringStartsWith(("topic",), "dlq.")
     reader = batch_reader(None, None, **full_broker.options(includeHeaders=True))
@@ -94,10 +94,10 @@ def test_a_prefix_of_too_many_topics_is_left_to_spark(
     assert plain_rows(full_broker.path) == read_parts(reader, reader.partitions())
 
 
-def test_a_subscription_of_too_many_topics_is_refused_by_its_name(
+def test_a_subscription_to_too_many_topics_is_refused(
     full_broker: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what is to be done about it."""
+    """The error names the option and says what to do."""
     monkeypatch.setattr(endpoint, "NAMES_BYTES_MAX", 10)
     for option, value in {"subscribe": "a,sensors/temp", "subscribePattern": ".*"}.items():
         reader = batch_reader(None, None, **full_broker.options(**{option: value}))
@@ -105,27 +105,27 @@ def test_a_subscription_of_too_many_topics_is_refused_by_its_name(
             reader.partitions()
 
 
-def test_no_part_at_all_is_no_row(tmp_path: Path) -> None:
-    """Spark makes up a partition of its own then."""
+def test_no_partitions_give_no_rows(tmp_path: Path) -> None:
+    """Spark then makes up a partition of its own."""
     reader = batch_reader(write_log(tmp_path, varied(5)), subscribe="nowhere")
 
     assert [] == list(reader.partitions())
     assert [] == list(reader.read(InputPartition(None)))
 
 
-def test_a_read_behind_the_log_is_empty_when_loss_is_passed_over(tmp_path: Path) -> None:
-    """The log says it; otherwise it is an error."""
+def test_a_read_past_the_end_of_the_log_is_empty_when_loss_is_tolerated(tmp_path: Path) -> None:
+    """The loss is logged; otherwise it is an error."""
     path = write_log(tmp_path, varied(50))
 
-    with losing() as problems:
+    with logged_losses() as problems:
         assert [] == read_batch(path, startingOffsets=5000, failOnDataLoss=False)
     assert ["the log ends at 51, before the offset 5000; it may be another log"] == problems
     with pytest.raises(LostOffsetsError, match="the log ends at 51, before the offset 5000"):
         read_batch(path, startingOffsets=5000)
 
 
-def test_times_choose_rows(tmp_path: Path) -> None:
-    """From the first to before the second; varied() is accepted one each millisecond."""
+def test_timestamps_select_rows(tmp_path: Path) -> None:
+    """The end is exclusive; varied() has one message for each millisecond."""
     path = write_log(tmp_path, varied(100))
     rows = read_batch(path, startingTimestamp=30, endingTimestamp=60, includeHeaders=True)
 
@@ -133,7 +133,7 @@ def test_times_choose_rows(tmp_path: Path) -> None:
     assert [row for row in plain_rows(path) if 31 <= row["offset"] < 61] == rows
 
 
-def test_filters_are_only_taken_by_the_class_that_says_so() -> None:
-    """Spark fails a reader that defines the method while the configuration is off."""
+def test_only_the_filtering_reader_takes_filters() -> None:
+    """Spark rejects a reader that defines the method while its configuration is off."""
     assert BatchReader.pushFilters is DataSourceReader.pushFilters
     assert FilteringBatchReader.pushFilters is not DataSourceReader.pushFilters

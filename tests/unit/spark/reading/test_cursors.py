@@ -1,4 +1,4 @@
-"""Cursors of groups, in a real broker."""
+"""Cursors of consumer groups, in a real broker."""
 
 import pickle
 from pathlib import Path
@@ -21,15 +21,15 @@ from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.spark.options import for_stream
 from braidmq.spark.reading.cursors import Cursor, CursorListener, cursor_of, sources_of
 from braidmq.testing import FakeClock
-from tests.unit.spark.running import KEY, NOBODY, Running, running
+from tests.unit.spark.running import CLOSED_ENDPOINT, KEY, Running, running
 
 
 def cursor(broker: Running, name: str, **more: object) -> Cursor:
     return Cursor(for_stream(broker.options(groupId=name, **more)))
 
 
-def test_a_group_begins_where_it_began(broker: Running) -> None:
-    """However often it is asked, by whom, and whatever came and was done since."""
+def test_a_group_keeps_its_start(broker: Running) -> None:
+    """Whichever reader asks, and whatever was published and processed since."""
     broker.publish(["a"])
     first = cursor(broker, "pinned").open(None)
     broker.publish(["b", "c"])
@@ -38,13 +38,13 @@ def test_a_group_begins_where_it_began(broker: Running) -> None:
     assert [first] * 3 == [cursor(broker, "pinned").open(at) for at in (None, 1, first + 1)]
 
 
-def test_a_group_may_begin_elsewhere(broker: Running) -> None:
-    """At a number, such as the earliest."""
+def test_a_group_may_start_at_an_offset(broker: Running) -> None:
+    """Such as the earliest."""
     assert 1 == cursor(broker, "early").open(1)
 
 
 def test_a_report_moves_the_cursor_and_never_back(broker: Running) -> None:
-    """A batch that is done again was done."""
+    """A batch that is repeated was done before."""
     end = broker.publish(["a", "b", "c"])
     moved = cursor(broker, "moved")
     moved.open(1)
@@ -55,8 +55,8 @@ def test_a_report_moves_the_cursor_and_never_back(broker: Running) -> None:
     assert (1, end) == tuple(broker.cursor("moved")[name] for name in ("initial", "position"))
 
 
-def test_a_query_that_is_older_than_its_group_makes_the_cursor(broker: Running) -> None:
-    """Its checkpoint says where it is, so that Spark does not ask where to begin."""
+def test_a_query_that_is_older_than_its_group_creates_the_cursor(broker: Running) -> None:
+    """Its checkpoint has its position, so Spark does not ask where to begin."""
     end = broker.publish(["a", "b", "c"])
     cursor(broker, "late").report(end - 1)
 
@@ -66,7 +66,7 @@ def test_a_query_that_is_older_than_its_group_makes_the_cursor(broker: Running) 
 
 
 def test_the_broker_is_found_by_its_directory(broker: Running) -> None:
-    """As with an endpoint."""
+    """It then works as with an endpoint."""
     end = broker.publish(["a"])
     options = for_stream({"path": str(broker.path), "groupId": "local", "apiKey": KEY})
 
@@ -75,14 +75,14 @@ def test_the_broker_is_found_by_its_directory(broker: Running) -> None:
     assert end == broker.cursor("local")["position"]
 
 
-def test_a_report_that_fails_is_told_once_and_made_up_for(tmp_path: Path) -> None:
-    """A broker that is away fails no query; it has come back when the next batch is done."""
+def test_a_failed_report_is_logged_once_and_made_up_for(tmp_path: Path) -> None:
+    """An unreachable broker fails no query; here it is back when the next batch is done."""
     clock = FakeClock()
     with running(tmp_path, clock=clock) as broker:
         end = broker.publish(["a", "b"])
         away = cursor(broker, "away")
         away.report(end - 1)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         away.report(end)
         away.report(end)
     with running(tmp_path, broker.port, clock) as broker, capture_logs() as later:
@@ -91,21 +91,21 @@ def test_a_report_that_fails_is_told_once_and_made_up_for(tmp_path: Path) -> Non
         assert end == broker.cursor("away")["position"]
     assert [("cursor_not_reported", "away", end)] == [
         (line["event"], line["group"], line["offset"])
-        for line in told
+        for line in logged
         if line["log_level"] == "warning"
     ]
     assert [] == [line for line in later if line["event"] == "cursor_not_reported"]
 
 
-def test_a_beginning_that_cannot_be_pinned_is_an_error() -> None:
-    """It would be another one the next time."""
-    given = {"endpoint": NOBODY, "apiKey": KEY, "groupId": "g"}
+def test_a_start_that_cannot_be_pinned_is_an_error() -> None:
+    """It would be a different one the next time."""
+    given = {"endpoint": CLOSED_ENDPOINT, "apiKey": KEY, "groupId": "g"}
     with pytest.raises(UnavailableError):
         Cursor(for_stream(given)).open(None)
 
 
-def test_a_cursor_is_not_for_everybody(broker: Running) -> None:
-    """A key that the broker does not know opens none, and is not repeated."""
+def test_an_unknown_key_opens_no_cursor(broker: Running) -> None:
+    """The error does not repeat the key."""
     given = broker.options(groupId="g") | {"apikey": "s3cret"}
     with pytest.raises(BraidError) as refused:
         Cursor(for_stream(given)).open(None)
@@ -113,8 +113,8 @@ def test_a_cursor_is_not_for_everybody(broker: Running) -> None:
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_cursor_travels_with_its_reader(broker: Running) -> None:
-    """A connection does not; another is made where it arrives."""
+def test_a_cursor_is_pickled_with_its_reader(broker: Running) -> None:
+    """Its connection is not; a new one is opened where it arrives."""
     sent = cursor(broker, "travelled")
     sent.open(1)
     end = broker.publish(["a"])
@@ -174,7 +174,7 @@ def progress(run: UUID, *ends: str | None) -> QueryProgressEvent:
 
 
 def test_sources_are_the_streaming_leaves_each_once() -> None:
-    """In the plan's order, which is that of the progress; tables to join with are none."""
+    """In the plan's order, as in the progress; joined tables are not sources."""
     twice = Leaf({"path": "a"})
     found = query(
         twice,
@@ -189,51 +189,51 @@ def test_sources_are_the_streaming_leaves_each_once() -> None:
 
 
 def test_the_end_of_a_finished_batch_is_reported(broker: Running) -> None:
-    """Of each source to its own cursor; one without a group has none."""
+    """Each source reports to its own cursor; one without a group has none."""
     end = broker.publish(["a", "b", "c"])
     grouped = broker.options(groupId="listened", startingOffsets="earliest")
     alone = broker.options(startingOffsets="earliest")
     run = uuid4()
-    hearing = listener(query(Leaf(alone), Leaf(grouped), Leaf({}, "rate")))
-    hearing.onQueryStarted(started(run))
-    hearing.onQueryProgress(progress(run, '{"offset": 1}', f'{{"offset": {end}}}', "7"))
+    observer = listener(query(Leaf(alone), Leaf(grouped), Leaf({}, "rate")))
+    observer.onQueryStarted(started(run))
+    observer.onQueryProgress(progress(run, '{"offset": 1}', f'{{"offset": {end}}}', "7"))
 
     assert end == broker.cursor("listened")["position"]
 
 
-def test_what_does_not_fit_is_left_to_the_reader(broker: Running) -> None:
-    """A plan that is not understood, a query that is gone, another number of sources."""
+def test_a_query_that_is_not_understood_is_left_to_the_reader(broker: Running) -> None:
+    """Its plan is unknown, it is gone, or the progress has another number of sources."""
     end = broker.publish(["a"])
     run = uuid4()
     grouped = Leaf(broker.options(groupId="unheard", startingOffsets="earliest"))
-    for hearing in (
+    for observer in (
         listener(cast("StreamingQuery", SimpleNamespace())),
         listener(None),
         listener(query(grouped, grouped, Leaf({}, "kafka"))),
     ):
-        hearing.onQueryStarted(started(run))
-        hearing.onQueryProgress(progress(run, f'{{"offset": {end}}}'))
-    hearing.onQueryProgress(progress(run, None, "x"))
+        observer.onQueryStarted(started(run))
+        observer.onQueryProgress(progress(run, f'{{"offset": {end}}}'))
+    observer.onQueryProgress(progress(run, None, "x"))
 
     assert [] == [row for row in broker.endpoint().cursors() if row["name"] == "unheard"]
 
 
 def test_a_query_that_has_ended_is_forgotten(broker: Running) -> None:
-    """Its run does not come back."""
+    """A run that has ended does not resume."""
     end = broker.publish(["a", "b"])
     run = uuid4()
     grouped = Leaf(broker.options(groupId="ended", startingOffsets="earliest"))
-    hearing = listener(query(grouped))
-    hearing.onQueryStarted(started(run))
-    hearing.onQueryProgress(progress(run, f'{{"offset": {end - 1}}}'))
-    hearing.onQueryTerminated(QueryTerminatedEvent(uuid4(), run, None, None))
-    hearing.onQueryProgress(progress(run, f'{{"offset": {end}}}'))
+    observer = listener(query(grouped))
+    observer.onQueryStarted(started(run))
+    observer.onQueryProgress(progress(run, f'{{"offset": {end - 1}}}'))
+    observer.onQueryTerminated(QueryTerminatedEvent(uuid4(), run, None, None))
+    observer.onQueryProgress(progress(run, f'{{"offset": {end}}}'))
 
     assert end - 1 == broker.cursor("ended")["position"]
 
 
 def test_a_stream_without_a_group_has_no_cursor(broker: Running) -> None:
-    """And one that has is told by its options alone."""
+    """With a group, the options alone name the cursor."""
     found = cursor_of(broker.options(groupId="named"))
 
     assert cursor_of(broker.options(startingOffsets="earliest")) is None

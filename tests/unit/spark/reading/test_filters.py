@@ -1,4 +1,4 @@
-"""Filters that are pushed down: less is read, and never less than is wanted."""
+"""Filters that are pushed down: fewer rows are read, but never too few."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ def moment(number: int) -> datetime:
 
 
 def holds(row: Row, wanted: Filter) -> bool:
-    """What Spark says about a row."""
+    """Decide about a row as Spark does."""
     if isinstance(wanted, Not):
         return not holds(row, wanted.child)
     value = row[wanted.attribute[0]]  # type: ignore[attr-defined] # all others have one
@@ -83,10 +83,10 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filters=st.lists(FILTERS, max_size=4), pattern=st.sampled_from([None, "[ab]|dlq.*"]))
-def test_with_what_spark_filters_after_it_the_rows_are_those_of_brute_force(
+def test_pushed_and_remaining_filters_give_the_rows_of_brute_force(
     log: Path, filters: list[Filter], pattern: str | None
 ) -> None:
-    """Whatever is taken from Spark is kept exactly; the rest is only made smaller."""
+    """The reader applies exactly what it takes; for the others it may still read less."""
     options: dict[str, str] = {} if pattern is None else {"subscribePattern": pattern}
     reader = batch_reader(log, None, includeHeaders=True, **options)
     left = list(reader.pushFilters(filters))
@@ -99,8 +99,8 @@ def test_with_what_spark_filters_after_it_the_rows_are_those_of_brute_force(
     ]
 
 
-def test_what_is_kept_exactly_is_taken_from_spark() -> None:
-    """So that no row is judged twice; times are left, because many rows may have one."""
+def test_filters_that_are_applied_exactly_are_taken_from_spark() -> None:
+    """So that no row is checked twice; times are left to Spark, as many rows may share one."""
     taken: list[Filter] = [
         EqualTo(("topic",), "a"),
         In(("topic",), ("a", "b")),
@@ -121,8 +121,8 @@ def test_what_is_kept_exactly_is_taken_from_spark() -> None:
     assert left == Narrowing(ReadOptions()).take([*taken, *left])
 
 
-def test_a_filter_on_topics_narrows_those_that_are_read() -> None:
-    """The names of the subscription, or all names by a pattern for the index."""
+def test_a_filter_on_topics_narrows_the_topics_that_are_read() -> None:
+    """Those of the subscription by name, or all topics by a pattern for the index."""
     named = Narrowing(ReadOptions(topics=("a", "ab", "c")))
     named.take([StringStartsWith(("topic",), "a"), In(("topic",), ("ab", "c", None))])
     free = Narrowing(ReadOptions())
@@ -133,7 +133,7 @@ def test_a_filter_on_topics_narrows_those_that_are_read() -> None:
 
 
 def test_a_prefix_over_the_network_only_helps() -> None:
-    """Names may be too many for a request; so Spark filters as well."""
+    """There may be too many names for a request, so Spark filters as well."""
     prefix: Filter = StringStartsWith(("topic",), "a.b")
     remote = Narrowing(ReadOptions(endpoint="grpc://h:1"))
 
@@ -144,7 +144,7 @@ def test_a_prefix_over_the_network_only_helps() -> None:
 
 
 def test_a_range_is_narrowed_by_offsets_and_times(tmp_path: Path) -> None:
-    """Before anything is read; a range that is empty stays one."""
+    """Before anything is read; an empty range stays empty."""
     path = write_log(tmp_path, [message("t", b"", n * 1000) for n in range(1, 101)])
     options = ReadOptions(path=path)
     narrowing = Narrowing(options)
@@ -156,8 +156,8 @@ def test_a_range_is_narrowed_by_offsets_and_times(tmp_path: Path) -> None:
     assert Range(91, 91) == empty.range(Range(1, 101), DirectoryLog(path))
 
 
-def test_the_log_is_what_it_is_compared_with(log: Path) -> None:
-    """The oracle above is not the reader alone."""
+def test_a_reader_without_filters_gives_the_whole_log(log: Path) -> None:
+    """The property above relies on it: it compares the reader with itself."""
     reader = batch_reader(log, includeHeaders=True)
 
     assert plain_rows(log) == read_parts(reader, reader.partitions())

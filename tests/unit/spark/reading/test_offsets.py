@@ -22,11 +22,11 @@ from braidmq.spark.reading.offsets import (
 )
 from braidmq.spark.values import OptionError
 from tests.unit.columnar.logs import log_of, message, retain_from, write_log
-from tests.unit.spark.sources import losing
+from tests.unit.spark.sources import logged_losses
 
 
 def hundred(root: Path) -> Path:
-    """Ids 1 to 100, accepted in the milliseconds 1 to 100."""
+    """Write ids 1 to 100, accepted at the milliseconds 1 to 100."""
     return write_log(root, [message("t", b"x" * 50, i * 1000) for i in range(1, 101)])
 
 
@@ -60,14 +60,16 @@ RANGES = [
 
 
 @pytest.mark.parametrize(("options", "expected"), RANGES)
-def test_the_range_of_a_batch(tmp_path: Path, options: dict[str, str], expected: Range) -> None:
-    """Ids, times and topics' own; topics that are not named have everything."""
+def test_the_range_of_a_batch_follows_its_options(
+    tmp_path: Path, options: dict[str, str], expected: Range
+) -> None:
+    """By ids, by times and by topic; topics that are not named have no limit."""
     path = hundred(tmp_path / "log")
 
     assert expected == range_of(for_batch({"path": str(path)} | options))
 
 
-BEHIND = [
+PAST_THE_END = [
     ({"startingOffsets": "5000"}, Range(5000, 5000)),
     ({"startingOffsets": "102", "endingOffsets": "20"}, Range(102, 102)),
     ({"startingOffsets": "5000", "endingTimestamp": "9"}, Range(5000, 5000)),
@@ -75,16 +77,16 @@ BEHIND = [
 ]
 
 
-@pytest.mark.parametrize(("options", "left"), BEHIND)
-def test_a_batch_that_begins_behind_the_log_is_a_loss(
+@pytest.mark.parametrize(("options", "left"), PAST_THE_END)
+def test_a_batch_that_begins_past_the_end_of_the_log_is_a_loss(
     tmp_path: Path, options: dict[str, str], left: Range
 ) -> None:
-    """A log that is another one than it was would look like one without news, for ever."""
+    """Otherwise a log that was replaced would look idle for ever."""
     given = {"path": str(hundred(tmp_path))} | options
 
     with pytest.raises(LostOffsetsError, match="the log ends at 101, before the offset"):
         range_of(for_batch(given))
-    with losing() as problems:
+    with logged_losses() as problems:
         assert left == range_of(for_batch(given | {"failOnDataLoss": "false"}))
     (problem,) = problems
     assert problem.startswith("the log ends at 101, before the offset")
@@ -102,7 +104,7 @@ CROSSED = [
 def test_a_batch_that_ends_before_it_begins_is_refused(
     tmp_path: Path, options: dict[str, str]
 ) -> None:
-    """Whatever is done about loss: it is a mistake, not one."""
+    """Even with failOnDataLoss=false: it is a mistake, not a loss."""
     given = {"path": str(hundred(tmp_path)), "failOnDataLoss": "false"} | options
     ending = next(name for name in options if name.startswith("ending"))
 
@@ -111,21 +113,21 @@ def test_a_batch_that_ends_before_it_begins_is_refused(
 
 
 def test_a_batch_that_ends_before_what_retention_has_left_is_a_loss(tmp_path: Path) -> None:
-    """It begins at earliest, which is behind its end by now."""
+    """It begins at earliest, which is past its end by now."""
     with log_of(tmp_path, [message("t", b"x" * 200, i) for i in range(200)]) as log:
         retain_from(log, 100)
         given = {"path": str(tmp_path), "endingOffsets": "5"}
 
         with pytest.raises(LostOffsetsError, match="the offsets before 5 are lost"):
             range_of(for_batch(given))
-        with losing() as problems:
+        with logged_losses() as problems:
             start, end = range_of(for_batch(given | {"failOnDataLoss": "false"}))
         assert start == end
         assert [f"the offsets before 5 are lost: the log begins at {start}"] == problems
 
 
-def test_earliest_is_what_retention_has_left(tmp_path: Path) -> None:
-    """So a read from there loses nothing that it was told to have."""
+def test_earliest_is_the_first_offset_that_retention_has_left(tmp_path: Path) -> None:
+    """So a read from there loses nothing."""
     with log_of(tmp_path, [message("t", b"x" * 200, i) for i in range(200)]) as log:
         retain_from(log, 100)
         start = range_of(for_batch({"path": str(tmp_path)})).start
@@ -155,7 +157,7 @@ def test_a_stream_starts_at_the_same_place_however_the_log_grows(
         assert [expected] * 2 == [before, start_of(given)]
 
 
-def test_a_stream_does_not_start_later_than_every_message(tmp_path: Path) -> None:
+def test_a_stream_cannot_start_later_than_every_message(tmp_path: Path) -> None:
     """That would be latest by another name."""
     given = for_stream({"path": str(hundred(tmp_path)), "startingTimestamp": "101"})
 
@@ -164,15 +166,15 @@ def test_a_stream_does_not_start_later_than_every_message(tmp_path: Path) -> Non
 
 
 def test_a_stream_that_starts_at_latest_has_to_be_pinned(tmp_path: Path) -> None:
-    """So there is no id for it here; a time wins over it as over all offsets."""
+    """So it has no id yet; a timestamp wins over it, as over all offsets."""
     given = {"path": str(hundred(tmp_path)), "groupId": "g", "apiKey": "k"}
 
     assert start_of(for_stream(given)) is None
     assert 42 == start_of(for_stream(given | {"startingTimestamp": "42"}))
 
 
-def test_topics_own_limits_do_not_depend_on_the_log() -> None:
-    """Earliest and latest are none; a time wins over them."""
+def test_limits_of_topics_do_not_depend_on_the_log() -> None:
+    """Earliest and latest are no limits; a timestamp wins over limits."""
     own = '{"a":{"0":7},"b":{"0":-2}}'
     ends = '{"a":{"0":-1},"b":{"0":9}}'
     given = {"path": "d", "startingOffsets": own, "endingOffsets": ends}
@@ -181,12 +183,6 @@ def test_topics_own_limits_do_not_depend_on_the_log() -> None:
     timed = given | {"startingTimestamp": "1", "endingTimestamp": "2"}
     assert NO_LIMITS == limits_of(for_batch(timed))
     assert NO_LIMITS == limits_of(for_batch({"path": "d", "startingOffsets": "7"}))
-
-
-def test_an_offset_is_kept_as_a_number_with_a_name() -> None:
-    """The checkpoint has it as JSON text, always the same."""
-    assert {"offset": 17} == StreamOffset(17, None, {}).to_json()
-    assert 17 == StreamOffset.from_json({"offset": 17}).id
 
 
 OFFSETS: list[tuple[Offset, StreamOffset]] = [
@@ -201,17 +197,17 @@ OFFSETS: list[tuple[Offset, StreamOffset]] = [
 
 
 @pytest.mark.parametrize(("kept", "offset"), OFFSETS)
-def test_an_offset_is_kept_with_what_was_decided_about_its_batch(
+def test_an_offset_is_stored_with_what_was_decided_about_its_batch(
     kept: Offset, offset: StreamOffset
 ) -> None:
-    """And no more: the text that Spark compares is the same for the same offset."""
+    """And nothing more: Spark compares the text, which is the same for equal offsets."""
     assert kept == offset.to_json()
     assert offset == StreamOffset.from_json(kept)
     assert list(kept) == list(offset.to_json())
 
 
-def test_what_was_decided_goes_along_until_it_is_passed() -> None:
-    """The beginning to the end of the first batch with anything, floors while they matter."""
+def test_decisions_are_carried_along_until_they_are_passed() -> None:
+    """The start until the first batch with rows ends, floors as long as they matter."""
     first = StreamOffset.initial(3, {"a": 20, "b": 30})
 
     assert first == first.followed_by(3)
@@ -232,19 +228,19 @@ def test_what_was_decided_goes_along_until_it_is_passed() -> None:
     ],
 )
 def test_an_offset_of_another_source_is_refused(kept: Offset) -> None:
-    """A checkpoint that was another format's is not read on from."""
+    """A query does not resume from a checkpoint in another format."""
     with pytest.raises(LogError, match="is the checkpoint that of another source"):
         StreamOffset.from_json(kept)
 
 
-def test_no_log_is_an_error(tmp_path: Path) -> None:
-    """Not an empty one."""
+def test_a_missing_log_is_an_error(tmp_path: Path) -> None:
+    """It is not taken for an empty one."""
     with pytest.raises(ConfigError, match="not a data directory"):
         range_of(for_batch({"path": str(tmp_path)}))
 
 
-def test_a_loss_is_told_with_the_option_that_passes_over_it() -> None:
-    """In the words of whoever reads through Spark."""
+def test_a_loss_is_reported_with_the_option_that_tolerates_it() -> None:
+    """In Spark's terms: offsets, and an option of the source."""
     error = lost_offsets(DataLossError("data", Loss(3, 9, RETAINED)))
 
     assert "data: the offsets 3 to 9 are lost: retention deleted them; " in str(error)

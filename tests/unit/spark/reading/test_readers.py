@@ -35,13 +35,13 @@ from tests.unit.columnar.logs import (
     write_log,
 )
 from tests.unit.spark.running import PATIENCE_S, Running, Waiting, running
-from tests.unit.spark.sources import losing, read_parts, stream_reader, varied
+from tests.unit.spark.sources import logged_losses, read_parts, stream_reader, varied
 
 ALL = ReadAllAvailable()
 
 
 def run(reader: StreamReader, limit: ReadLimit) -> list[list[Row]]:
-    """Micro-batches until nothing is left, as Trigger.AvailableNow does it."""
+    """Run micro-batches until nothing is left, as Trigger.AvailableNow does."""
     reader.prepareForTriggerAvailableNow()
     at, found = reader.initialOffset(), []
     while (end := reader.latestOffset(at, limit)) != at:
@@ -74,7 +74,7 @@ def test_micro_batches_have_every_message_once(
         assert all(sum(len(row["value"]) for row in batch) <= 100 for batch in batches)
 
 
-def test_the_limit_is_that_of_the_engine(tmp_path: Path) -> None:
+def test_the_limit_of_the_engine_wins(tmp_path: Path) -> None:
     """Trigger.Once asks for everything, whatever the options say."""
     path = write_log(tmp_path, varied(200))
     reader = stream_reader(path, startingOffsets="earliest", maxOffsetsPerTrigger=3)
@@ -82,16 +82,16 @@ def test_the_limit_is_that_of_the_engine(tmp_path: Path) -> None:
     assert 201 == reader.latestOffset(reader.initialOffset(), ALL)["offset"]
 
 
-def test_available_now_ends_with_what_there_was(tmp_path: Path) -> None:
-    """What comes while the query runs is for the next one; a plain query goes on."""
+def test_available_now_ends_where_the_log_ended_at_its_start(tmp_path: Path) -> None:
+    """Messages that arrive later are for the next query; a plain query reads them too."""
     with log_of(tmp_path, varied(50)) as log:
         now = stream_reader(tmp_path, startingOffsets="earliest")
-        on = stream_reader(tmp_path, startingOffsets="earliest")
+        plain = stream_reader(tmp_path, startingOffsets="earliest")
         now.prepareForTriggerAvailableNow()
-        first = [r.latestOffset({"offset": 1}, ALL) for r in (now, on)]
+        first = [r.latestOffset({"offset": 1}, ALL) for r in (now, plain)]
         log.append(varied(10, 50))
         log.commit(1)
-        second = [r.latestOffset({"offset": 51}, ALL) for r in (now, on)]
+        second = [r.latestOffset({"offset": 51}, ALL) for r in (now, plain)]
 
         assert [{"offset": 51}] * 2 == first
         assert [{"offset": 51}, {"offset": 61}] == second
@@ -99,7 +99,7 @@ def test_available_now_ends_with_what_there_was(tmp_path: Path) -> None:
 
 
 def test_a_query_that_is_past_the_target_stays_where_it_is(tmp_path: Path) -> None:
-    """It can be: batches that were planned before a restart are run first."""
+    """It can be past it: batches that were planned before a restart run first."""
     with log_of(tmp_path, varied(50)) as log:
         reader = stream_reader(tmp_path, startingOffsets="earliest")
         reader.prepareForTriggerAvailableNow()
@@ -111,7 +111,7 @@ def test_a_query_that_is_past_the_target_stays_where_it_is(tmp_path: Path) -> No
 
 
 def test_the_brokers_own_records_make_no_micro_batch(tmp_path: Path) -> None:
-    """To report a cursor makes one, so that batches would follow each other without end."""
+    """Reporting a cursor writes one, so batches would follow each other without end."""
     with log_of(tmp_path, varied(50)) as log:
         reader = stream_reader(tmp_path, startingOffsets="earliest", subscribe="nowhere")
         log.append([NOTE] * 20)
@@ -124,16 +124,16 @@ def test_the_brokers_own_records_make_no_micro_batch(tmp_path: Path) -> None:
         assert {"offset": 72} == reader.latestOffset(quiet, ALL)
 
 
-def test_many_records_are_passed_with_or_without_a_message(tmp_path: Path) -> None:
-    """A query that stood still for long would keep retention from its work."""
+def test_many_records_are_passed_even_without_a_message(tmp_path: Path) -> None:
+    """A query that stood still for long would hold up retention."""
     path = write_log(tmp_path, [NOTE] * (QUIET_IDS_MAX + 1))
     reader = stream_reader(path, startingOffsets="earliest")
 
     assert {"offset": 2 + QUIET_IDS_MAX} == reader.latestOffset({"offset": 1}, ALL)
 
 
-def test_what_is_not_durable_is_not_seen(tmp_path: Path) -> None:
-    """Spark has only what a power cut cannot take back."""
+def test_messages_that_are_not_durable_are_not_read(tmp_path: Path) -> None:
+    """Spark gets only what a power cut cannot take back."""
     with log_of(tmp_path, varied(50)) as log:
         log.append(varied(10, 50))  # and no commit
         reader = stream_reader(tmp_path, startingOffsets="earliest")
@@ -141,8 +141,8 @@ def test_what_is_not_durable_is_not_seen(tmp_path: Path) -> None:
         assert {"offset": 51} == reader.latestOffset({"offset": 1}, ALL)
 
 
-def test_the_beginning_is_looked_up_once(tmp_path: Path) -> None:
-    """Spark asks twice for it, and retention may come between."""
+def test_the_start_is_looked_up_once(tmp_path: Path) -> None:
+    """Spark asks for it twice, and retention may run in between."""
     with log_of(tmp_path, [message("t", b"x" * 200, i) for i in range(100)]) as log:
         reader = stream_reader(tmp_path, startingOffsets="earliest")
         before = reader.initialOffset()
@@ -153,36 +153,36 @@ def test_the_beginning_is_looked_up_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_log_that_ends_before_the_checkpoint_is_a_loss(tmp_path: Path, fail: bool) -> None:
-    """It is another log, or was cut; to wait in silence would look like health."""
-    path, told = write_log(tmp_path, varied(50)), "the log ends at 51, before the offset 99"
+    """The log was replaced or truncated; to wait silently would look healthy."""
+    path, problem = write_log(tmp_path, varied(50)), "the log ends at 51, before the offset 99"
     reader = stream_reader(path, startingOffsets="earliest", failOnDataLoss=fail)
     if fail:
-        with pytest.raises(LostOffsetsError, match=told):
+        with pytest.raises(LostOffsetsError, match=problem):
             reader.latestOffset({"offset": 99}, ALL)
     else:
-        with losing() as problems:
+        with logged_losses() as problems:
             assert {"offset": 99} == reader.latestOffset({"offset": 99}, ALL)
-        assert [f"{told}; it may be another log"] == problems
+        assert [f"{problem}; it may be another log"] == problems
 
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_first_batch_whose_end_retention_has_passed_is_a_loss(
     tmp_path: Path, fail: bool
 ) -> None:
-    """An older version's is planned again after a restart, from a beginning that has moved."""
+    """An older version's batch is planned again after a restart, and the start has moved."""
     path = write_log(tmp_path, varied(50))
     reader = stream_reader(path, startingOffsets="earliest", failOnDataLoss=fail)
     if fail:
         with pytest.raises(LostOffsetsError, match="before 20 are lost: the log begins at 30"):
             reader.partitions({"offset": 30}, {"offset": 20})
     else:
-        with losing() as problems:
+        with logged_losses() as problems:
             assert [] == reader.partitions({"offset": 30}, {"offset": 20})
         assert ["the offsets before 20 are lost: the log begins at 30"] == problems
 
 
-def test_topics_own_beginnings_hold_for_the_stream(tmp_path: Path) -> None:
-    """Kafka's JSON, with a number for each topic."""
+def test_topics_of_a_stream_have_their_own_starts(tmp_path: Path) -> None:
+    """Given as Kafka's JSON, with a number for each topic."""
     path = write_log(tmp_path, varied(100))
     own = '{"a":{"0":50},"b":{"0":-2}}'
     reader = stream_reader(path, subscribe="a,b", startingOffsets=own, includeHeaders=True)
@@ -201,8 +201,8 @@ FIRST = ["earliest", "30", '{"a":{"0":20},"b":{"0":70}}', OWN]
 
 @pytest.mark.parametrize("then", FIRST)
 @pytest.mark.parametrize("first", FIRST)
-def test_the_beginning_is_for_the_first_run_only(tmp_path: Path, first: str, then: str) -> None:
-    """A query that is started again with another one has the rows that it would have had."""
+def test_the_start_applies_to_the_first_run_only(tmp_path: Path, first: str, then: str) -> None:
+    """A query that is restarted with another start reads the rows that it would have read."""
     path = write_log(tmp_path, varied(100))
     readers = [stream_reader(path, subscribe="a,b", startingOffsets=s) for s in (first, then)]
     expected = [row for batch in run(readers[0], ReadMaxRows(5)) for row in batch]
@@ -222,8 +222,8 @@ def kept(offset: Offset) -> Offset:
     return found
 
 
-def test_a_resumed_query_with_topics_own_beginnings_drops_nothing(tmp_path: Path) -> None:
-    """A checkpoint that has no such beginnings was not told of any, or is an old one."""
+def test_a_resumed_query_with_new_starts_for_topics_drops_nothing(tmp_path: Path) -> None:
+    """A checkpoint without such starts had none when it began, or is an old one."""
     path = write_log(tmp_path, varied(100))
     reader = stream_reader(path, subscribe="a", startingOffsets='{"a":{"0":80}}')
     end = reader.latestOffset({"offset": 50}, ALL)
@@ -234,8 +234,8 @@ def test_a_resumed_query_with_topics_own_beginnings_drops_nothing(tmp_path: Path
     ] == [row["offset"] for row in read_parts(reader, reader.partitions({"offset": 50}, end))]
 
 
-def test_the_first_batch_of_an_old_checkpoint_is_what_the_options_say(tmp_path: Path) -> None:
-    """It says neither where it began nor which topics begin later."""
+def test_the_first_batch_of_an_old_checkpoint_follows_the_options(tmp_path: Path) -> None:
+    """It holds neither the start nor which topics start later."""
     path = write_log(tmp_path, varied(100))
     reader = stream_reader(path, subscribe="a,b", startingOffsets=OWN)
     start = reader.initialOffset()
@@ -244,8 +244,8 @@ def test_the_first_batch_of_an_old_checkpoint_is_what_the_options_say(tmp_path: 
     assert run(reader, ALL)[0] == read_parts(reader, reader.partitions(start, {"offset": 101}))
 
 
-def test_a_repeated_first_batch_whose_beginning_is_gone_is_a_loss(tmp_path: Path) -> None:
-    """The checkpoint knows where it began, so what retention took meanwhile is missed."""
+def test_a_repeated_first_batch_whose_start_is_gone_is_a_loss(tmp_path: Path) -> None:
+    """The checkpoint has its start, so the reader notices what retention has removed."""
     with log_of(tmp_path, [message("t", b"x" * 200, i) for i in range(100)]) as log:
         first = stream_reader(tmp_path, startingOffsets="earliest")
         end = first.latestOffset(first.initialOffset(), ALL)
@@ -256,10 +256,10 @@ def test_a_repeated_first_batch_whose_beginning_is_gone_is_a_loss(tmp_path: Path
             again.partitions(again.initialOffset(), end)
 
 
-def test_micro_batches_over_the_network_are_those_of_the_directory(
+def test_micro_batches_over_the_network_match_those_of_the_directory(
     full_broker: Running,
 ) -> None:
-    """So a query can change from one to the other, and keep its checkpoint."""
+    """So a query can change from one to the other and keep its checkpoint."""
     more: dict[str, object] = {"startingOffsets": "earliest", "subscribePattern": "a|dlq.*"}
     limit = ReadMaxRows(7)
     remote = stream_reader(None, **full_broker.options(**more))
@@ -273,7 +273,7 @@ def test_micro_batches_over_the_network_are_those_of_the_directory(
 
 @pytest.mark.parametrize("by_path", [True, False])
 def test_a_group_pins_latest(broker: Running, by_path: bool) -> None:
-    """Spark asks more than once, in more than one process, and messages come between."""
+    """Spark asks more than once, in more than one process, while messages arrive."""
     given = broker.options(groupId=f"latest {by_path}")
     if by_path:
         given.pop("endpoint")
@@ -281,16 +281,16 @@ def test_a_group_pins_latest(broker: Running, by_path: bool) -> None:
     end = broker.publish(["a"])
     readers = [stream_reader(path, **given)]
     first = readers[0].initialOffset()
-    behind = broker.publish(["b", "c"])
+    later_end = broker.publish(["b", "c"])
     readers.append(stream_reader(path, **given))
 
-    assert end <= first["offset"] < behind - 2
+    assert end <= first["offset"] < later_end - 2
     assert [first] * 2 == [reader.initialOffset() for reader in readers]
     assert ["b", "c"] == [row["value"].decode() for row in run(readers[1], ALL)[0]]
 
 
-def test_a_new_query_of_an_old_group_begins_where_the_group_began(broker: Running) -> None:
-    """Whatever it says; to begin anew, the cursor is removed."""
+def test_a_new_query_of_an_old_group_starts_where_the_group_did(broker: Running) -> None:
+    """Whatever its options say; to start afresh, the user removes the cursor."""
     given = broker.options(groupId="old")
     first = stream_reader(None, **given).initialOffset()
     broker.publish(["a"])
@@ -303,21 +303,23 @@ def test_a_new_query_of_an_old_group_begins_where_the_group_began(broker: Runnin
     ).initialOffset()
 
 
-def test_what_spark_has_passed_is_reported(broker: Running) -> None:
-    """The start of the next batch is done, and so is what is committed."""
+def test_finished_offsets_are_reported(broker: Running) -> None:
+    """What precedes the next batch is finished, and so is what Spark commits."""
     end = broker.publish(["a", "b", "c"])
-    reader = stream_reader(None, startingOffsets="earliest", **broker.options(groupId="told"))
+    reader = stream_reader(
+        None, startingOffsets="earliest", **broker.options(groupId="finished")
+    )
     reader.initialOffset()
-    places = [broker.cursor("told")["position"]]
+    positions = [broker.cursor("finished")["position"]]
     reader.latestOffset({"offset": end - 1}, ALL)
-    places.append(broker.cursor("told")["position"])
+    positions.append(broker.cursor("finished")["position"])
     reader.commit({"offset": end})
 
-    assert [1, end - 1, end] == [*places, broker.cursor("told")["position"]]
+    assert [1, end - 1, end] == [*positions, broker.cursor("finished")["position"]]
 
 
-def test_a_report_is_no_reason_for_another_batch(broker: Running) -> None:
-    """It is a record in the log, and a stream that waits would never rest."""
+def test_a_report_does_not_cause_another_batch(broker: Running) -> None:
+    """It is a record in the log, and an idle stream would never rest."""
     end = broker.publish(["a"])
     reader = stream_reader(None, startingOffsets="earliest", **broker.options(groupId="rests"))
     reader.commit({"offset": end})
@@ -327,8 +329,8 @@ def test_a_report_is_no_reason_for_another_batch(broker: Running) -> None:
     assert {"offset": end} == at
 
 
-def test_a_stream_goes_on_when_its_cursor_cannot_be_reported(tmp_path: Path) -> None:
-    """The files are there without the broker."""
+def test_a_stream_continues_when_its_cursor_cannot_be_reported(tmp_path: Path) -> None:
+    """The files can be read without the broker."""
     path = write_log(tmp_path, varied(20))
     reader = stream_reader(path, startingOffsets="earliest", groupId="g", apiKey="dev-key")
     end = reader.latestOffset({"offset": 1}, ALL)
@@ -346,7 +348,7 @@ def test_a_stream_goes_on_when_its_cursor_cannot_be_reported(tmp_path: Path) -> 
 def test_a_stream_waits_for_a_broker_that_is_being_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_driver: bool
 ) -> None:
-    """The driver asks again; a task waits as well, but then it fails: Spark runs it again."""
+    """The driver asks again; a task waits too, but then fails, and Spark runs it again."""
     clock = FakeClock()
     with running(tmp_path, clock=clock) as broker:
         end = broker.publish(["a", "b"])
@@ -375,8 +377,8 @@ def test_a_stream_waits_for_a_broker_that_is_being_restarted(
     assert [b"a", b"b"] == values
 
 
-def test_a_part_is_its_range() -> None:
-    """A partition to Spark, and the same one behind the wire; with the limits that matter."""
+def test_a_partition_is_its_range() -> None:
+    """It has only the limits that matter to it, and survives pickling."""
     limits = Limits({"a": 3, "b": 4}, {"a": 8, "b": 9})
     (found,) = as_partitions([Part(3, 9, messages=5, payload_bytes=77)], limits)
 

@@ -45,10 +45,10 @@ def test_parts_have_every_message_once_and_in_order(
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_scan_that_was_sent_reads_the_log_of_the_process_that_it_is_in(
+def test_an_unpickled_scan_uses_the_log_of_its_process(
     tmp_path: Path,
 ) -> None:
-    """Whoever holds files holds them in a log of its own, for the next query."""
+    """A Spark process keeps one log, with its open files, for the next query."""
     sent = scan(tmp_path)
     used = sent.log
     arrived = pickle.loads(pickle.dumps(sent))  # noqa: S301 - our own, and what Spark does
@@ -57,8 +57,8 @@ def test_a_scan_that_was_sent_reads_the_log_of_the_process_that_it_is_in(
     assert used is arrived.log
 
 
-def test_there_are_at_least_as_many_parts_as_asked_for(tmp_path: Path) -> None:
-    """When there are so many messages; small enough ones are not made fewer."""
+def test_there_are_at_least_as_many_parts_as_requested(tmp_path: Path) -> None:
+    """If there are enough messages; parts that are already smaller are not merged."""
     path = write_log(tmp_path, varied(100))
 
     assert 1 == len(scan(path).cut(1, 101))
@@ -71,15 +71,15 @@ def test_there_are_at_least_as_many_parts_as_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_range_without_a_wanted_message_has_no_part(tmp_path: Path) -> None:
-    """No task is started for nothing."""
+    """So Spark starts no task for it."""
     found = scan(write_log(tmp_path, varied(50)), partitions_min=4)
     found.topics = frozenset({"nowhere"})
 
     assert [] == found.cut(1, 51)
 
 
-def test_columns_are_those_that_are_named_in_their_order(tmp_path: Path) -> None:
-    """Also none, with as many rows."""
+def test_columns_are_those_requested_in_that_order(tmp_path: Path) -> None:
+    """If none is requested, there are still as many rows."""
     path = write_log(tmp_path, varied(50))
     wanted = ["offset", "topic"]
     expected = [{name: row[name] for name in wanted} for row in plain_rows(path)]
@@ -89,8 +89,8 @@ def test_columns_are_those_that_are_named_in_their_order(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("names", [["value"], [], ["offset", "topic"]])
-def test_topics_own_limits_leave_rows_out(tmp_path: Path, names: list[str]) -> None:
-    """Below their beginning, from their end on; other topics have everything."""
+def test_limits_of_topics_leave_rows_out(tmp_path: Path, names: list[str]) -> None:
+    """Below a topic's start and from its end on; other topics are complete."""
     path = write_log(tmp_path, varied(200))
     found = scan(path, names)
     limits = Limits({"a": 60}, {"b": 90, "データ": 0})
@@ -108,7 +108,7 @@ def test_topics_own_limits_leave_rows_out(tmp_path: Path, names: list[str]) -> N
 
 
 def test_typed_columns_follow_with_the_error(tmp_path: Path) -> None:
-    """A field may be asked for alone; without any, nothing is decoded."""
+    """A field may be read alone; without any, nothing is decoded."""
     good = {"celsius": 1.5, "timestamp_ms": 7, "sensor_id": "s"}
     path = write_log(tmp_path, [message("t", json.dumps(good).encode()), message("t", b"?")])
     options = ReadOptions(path=path, schema_id="sensor.Temperature")
@@ -125,37 +125,37 @@ def test_typed_columns_follow_with_the_error(tmp_path: Path) -> None:
 
 
 def test_a_schema_is_built_in_or_in_a_file(tmp_path: Path) -> None:
-    """An id that is neither is refused with those that there are."""
-    place = tmp_path / "mine.json"
-    place.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
-    typed = typed_schema(ReadOptions(schema_id=str(place)))
+    """Any other id is refused, and the error lists the known ones."""
+    file = tmp_path / "mine.json"
+    file.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    typed = typed_schema(ReadOptions(schema_id=str(file)))
 
     assert typed is not None
     assert ["n"] == [field.name for field in typed.fields]
     assert typed_schema(ReadOptions()) is None
     with pytest.raises(OptionError, match=r"option schemaId: 'x' .* is no schema 'x': con.*; "):
         typed_schema(ReadOptions(schema_id="x"))
-    place.write_text('{"type": "object", "properties": {"Offset": {"type": "integer"}}}')
+    file.write_text('{"type": "object", "properties": {"Offset": {"type": "integer"}}}')
     with pytest.raises(OptionError, match=r"option schemaId: .* the field 'Offset' has .*; "):
-        full_schema(ReadOptions(schema_id=str(place)))
+        full_schema(ReadOptions(schema_id=str(file)))
 
 
-def test_a_schema_in_a_file_goes_along_to_the_tasks(tmp_path: Path) -> None:
-    """It is read on the driver, once: a task may be elsewhere, or later."""
-    place = tmp_path / "mine.json"
-    place.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+def test_a_schema_in_a_file_is_sent_to_the_tasks(tmp_path: Path) -> None:
+    """The driver reads it once: a task may run elsewhere, or later."""
+    file = tmp_path / "mine.json"
+    file.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
     path = write_log(tmp_path / "log", [message("t", b'{"n":1}'), message("t", b'{"n":"x"}')])
-    found = scan(path, ["n", "_error"], schema_id=str(place))
+    found = scan(path, ["n", "_error"], schema_id=str(file))
     before = rows_of(found.read(1, 3))
-    place.unlink()
+    file.unlink()
     shipped = pickle.loads(pickle.dumps(found))  # noqa: S301 - our own, as Spark does it
 
     assert [1, None] == [row["n"] for row in before]
     assert before == rows_of(shipped.read(1, 3))
 
 
-def test_a_key_adds_the_error_alone() -> None:
-    """What cannot be unsealed says why; the key itself is not needed to plan."""
+def test_a_key_adds_only_the_error_column() -> None:
+    """It says why a message cannot be unsealed; the key itself is not needed to plan."""
     schema = full_schema(ReadOptions(key_file=Path("/no/such/key"), headers=True))
 
     assert [*TYPES, "_error"] == schema.names
@@ -163,7 +163,7 @@ def test_a_key_adds_the_error_alone() -> None:
 
 
 def test_payloads_are_unsealed_before_they_are_decoded(tmp_path: Path) -> None:
-    """With the key in the file, from trusted senders; others stay as they are, with reason."""
+    """With the key file, if the sender is trusted; others stay sealed, with the reason."""
     sender, reader = KeyPair.generate(), KeyPair.generate()
     good = b'{"celsius":21.5,"timestamp_ms":17,"sensor_id":"a"}'
     box = Sealer(sender, now_ms=1).seal(
@@ -192,7 +192,7 @@ def test_payloads_are_unsealed_before_they_are_decoded(tmp_path: Path) -> None:
 
 
 def test_a_key_that_cannot_be_read_fails_the_read(tmp_path: Path) -> None:
-    """On the driver, and not a row of it; a read without payloads does not need it."""
+    """On the driver, before any row; a read without payloads does not need it."""
     path = write_log(tmp_path, varied(5))
     key = tmp_path / "none"
 
@@ -201,8 +201,8 @@ def test_a_key_that_cannot_be_read_fails_the_read(tmp_path: Path) -> None:
     assert 2 == len(rows_of(scan(path, ["offset"], key_file=key).read(1, 3)))
 
 
-def test_a_key_that_only_executors_have_is_judged_by_them(tmp_path: Path) -> None:
-    """With an endpoint they may be elsewhere; one that the driver can read, it judges."""
+def test_a_key_that_only_executors_have_is_checked_by_them(tmp_path: Path) -> None:
+    """With an endpoint they may run elsewhere; the driver checks a key that it can read."""
     key = tmp_path / "key"
     options = ReadOptions(endpoint="grpc://127.0.0.1:1", api_key="k", key_file=key)
     found = Scan(options, ["value"])
@@ -222,10 +222,10 @@ def test_a_key_that_only_executors_have_is_judged_by_them(tmp_path: Path) -> Non
         ({"partitions_min": 77}, "option minPartitions: '77' would be more than 9 parts; give"),
     ],
 )
-def test_too_many_parts_are_refused_by_the_name_of_their_option(
+def test_too_many_parts_are_refused_with_their_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, object], refused: str
 ) -> None:
-    """With its value, and what to give instead."""
+    """The error has its value and what to give instead."""
     for module in (cuts, scans):
         monkeypatch.setattr(module, "PARTS_MAX", 9)
     path = write_log(tmp_path, varied(100))
@@ -235,15 +235,13 @@ def test_too_many_parts_are_refused_by_the_name_of_their_option(
 
 
 def test_a_directory_without_a_log_is_refused_with_the_fix(tmp_path: Path) -> None:
-    """Under the name that its option has."""
+    """The error begins with the name of the option."""
     with pytest.raises(ConfigError, match=f"^path: {tmp_path} is not a data .*; name the one"):
         scan(tmp_path).cut(1, 2)
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_what_retention_deleted_is_an_error_or_passed_over(
-    tmp_path: Path, *, fail: bool
-) -> None:
+def test_what_retention_deleted_is_an_error_or_skipped(tmp_path: Path, *, fail: bool) -> None:
     """When a range is cut, limited or read."""
     with log_of(tmp_path, [message("t", b"x" * 200, i) for i in range(100)]) as log:
         retain_from(log, 60)
@@ -264,8 +262,8 @@ def test_what_retention_deleted_is_an_error_or_passed_over(
                 read()
 
 
-def test_messages_and_bytes_are_counted_of_the_wanted_topics(tmp_path: Path) -> None:
-    """As a rate limit needs it."""
+def test_messages_and_bytes_of_the_wanted_topics_are_counted(tmp_path: Path) -> None:
+    """As a rate limit requires."""
     path = write_log(tmp_path, [message("ab"[i % 2], b"x" * 10, i) for i in range(20)])
     found = scan(path)
     found.topics = frozenset({"b"})

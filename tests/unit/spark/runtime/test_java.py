@@ -1,4 +1,4 @@
-"""Which Java Spark runs on, and the launcher of the one that lacks a module."""
+"""Which Java Spark runs on, and the launcher of the bundled one, which lacks a module."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ from braidmq.spark.runtime.java import LACKING, Java, find_java, java_home, vers
 
 
 def fake_java(directory: Path, version: str) -> Path:
-    """A program that answers as Java does."""
+    """Write a program that prints its version as Java does."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -34,7 +34,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_java_of_java_home_wins(machine: Path) -> None:
+def test_java_home_wins(machine: Path) -> None:
     """As Spark itself chooses."""
     assert Java(machine / "home" / "bin" / "java", 21) == find_java()
 
@@ -47,7 +47,7 @@ def test_a_java_home_that_is_too_old_or_empty_does_not_count(machine: Path) -> N
     assert Java(machine / "path" / "bin" / "java", 17) == find_java()
 
 
-def test_the_package_is_for_machines_without_one(
+def test_the_bundled_java_is_for_machines_without_one(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its runtime needs the launcher."""
@@ -61,15 +61,17 @@ def test_the_package_is_for_machines_without_one(
 
 
 @pytest.mark.parametrize(
-    ("said", "version"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21), ("ea", None)]
+    ("text", "version"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21), ("ea", None)]
 )
-def test_the_version_is_what_java_says(tmp_path: Path, said: str, version: int | None) -> None:
-    """The old way of counting included; something else is no Java."""
-    assert version == version_of(fake_java(tmp_path, said))
+def test_the_version_is_what_java_prints(
+    tmp_path: Path, text: str, version: int | None
+) -> None:
+    """Including the old scheme, such as 1.8; a program that prints none is not Java."""
+    assert version == version_of(fake_java(tmp_path, text))
 
 
-def test_the_home_of_a_java_is_where_it_really_is(tmp_path: Path) -> None:
-    """The program on the path is a link as a rule."""
+def test_the_home_of_java_is_where_the_program_really_is(tmp_path: Path) -> None:
+    """The program on the path is usually a link."""
     program = fake_java(tmp_path / "jdk", "17")
     link = tmp_path / "java"
     link.symlink_to(program)
@@ -78,7 +80,7 @@ def test_the_home_of_a_java_is_where_it_really_is(tmp_path: Path) -> None:
 
 
 def test_the_launcher_leaves_one_argument_out(tmp_path: Path) -> None:
-    """Every other one arrives as it is, with blanks and quotes; written once."""
+    """Every other argument arrives unchanged; the launcher is written only once."""
     program = tmp_path / "the java" / "java"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
@@ -87,22 +89,22 @@ def test_the_launcher_leaves_one_argument_out(tmp_path: Path) -> None:
     launcher = java_home(found, tmp_path / "cache") / "bin" / "java"
     written = launcher.stat().st_mtime_ns
     given = ["-Xmx1g", LACKING, "a b", "", "$HOME", '"q"', "--add-modules=other", LACKING]
-    said = subprocess.check_output([launcher, *given], text=True)
+    printed = subprocess.check_output([launcher, *given], text=True)
 
-    assert ["-Xmx1g", "a b", "", "$HOME", '"q"', "--add-modules=other"] == said.splitlines()
+    assert ["-Xmx1g", "a b", "", "$HOME", '"q"', "--add-modules=other"] == printed.splitlines()
     assert launcher.parent.parent == java_home(found, tmp_path / "cache")
     assert written == launcher.stat().st_mtime_ns
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """With the variable that names another."""
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    """The error names the variable that selects another."""
     (tmp_path / "file").touch()
 
     with pytest.raises(ConfigError, match="XDG_CACHE_HOME"):
         java_home(Java(tmp_path, 25, bundled=True), tmp_path / "file")
 
 
-def test_the_launcher_lies_in_the_users_cache(
+def test_the_launcher_is_in_the_users_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the operating system's convention puts it."""

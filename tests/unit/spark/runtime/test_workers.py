@@ -1,4 +1,4 @@
-"""What is done once in a Python process of Spark."""
+"""How Python processes of Spark are set up, what they keep, and how they end."""
 
 import gc
 import os
@@ -25,16 +25,16 @@ def _thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_a_process_that_is_no_worker_is_left_alone() -> None:
-    """Whoever reads without Spark has its garbage collected as before."""
+def test_a_process_that_is_not_a_worker_is_left_alone() -> None:
+    """A program that reads without Spark keeps its garbage collection as it was."""
     settle()
 
     assert 0 == gc.get_freeze_count()
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_worker_freezes_what_is_loaded_once() -> None:
-    """What comes later is garbage when it is garbage, in every task."""
+def test_a_worker_freezes_loaded_objects_once() -> None:
+    """Later objects are collected as usual, in every task."""
     settle()
     frozen = gc.get_freeze_count()
     later: list[object] = [[] for _ in range(1000)]
@@ -46,8 +46,8 @@ def test_a_worker_freezes_what_is_loaded_once() -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_planner_freezes_whether_it_makes_a_source_or_gets_one() -> None:
-    """Spark asks for columns in one process, and for parts in another that gets the source."""
+def test_a_planner_freezes_whether_it_creates_or_unpickles_a_source() -> None:
+    """Spark asks one process for columns and another, which unpickles it, for partitions."""
     source = FilteringBraidSource({"path": "log"})
     made = gc.get_freeze_count()
     sent = pickle.dumps(source)
@@ -61,14 +61,14 @@ def test_a_planner_freezes_whether_it_makes_a_source_or_gets_one() -> None:
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
-    ("error", "is_told"), [(BrokenPipeError(), False), (ConnectionResetError(), True)]
+    ("error", "is_printed"), [(BrokenPipeError(), False), (ConnectionResetError(), True)]
 )
-def test_a_process_that_was_idle_too_long_ends_without_a_word(
+def test_a_process_that_was_idle_too_long_ends_silently(
     capsys: pytest.CaptureFixture[str],
     error: Exception,
-    is_told: bool,
+    is_printed: bool,
 ) -> None:
-    """Spark's daemon prints with what it has as `traceback`; other errors are its to tell."""
+    """Spark's daemon prints through its `traceback`; other errors are still printed."""
     settle()
     daemon: Any = sys.modules["__main__"]
     try:
@@ -77,10 +77,10 @@ def test_a_process_that_was_idle_too_long_ends_without_a_word(
         daemon.traceback.print_exc()
         assert type(error).__name__ in daemon.traceback.format_exc()
 
-    assert is_told == (type(error).__name__ in capsys.readouterr().err)
+    assert is_printed == (type(error).__name__ in capsys.readouterr().err)
 
 
-def test_whoever_is_no_process_of_spark_keeps_its_tracebacks() -> None:
+def test_a_process_outside_spark_keeps_its_tracebacks() -> None:
     """Its module is not touched."""
     before = vars(sys.modules["__main__"]).get("traceback")
     settle()
@@ -97,7 +97,7 @@ def test_whoever_is_no_process_of_spark_keeps_its_tracebacks() -> None:
         (True, True, HOLD_BYTES_MAX),
     ],
 )
-def test_a_task_of_a_cluster_keeps_nothing_mapped(
+def test_a_task_on_a_cluster_keeps_nothing_mapped(
     monkeypatch: pytest.MonkeyPatch,
     in_task: bool,
     one_machine: bool,
@@ -114,10 +114,10 @@ def test_a_task_of_a_cluster_keeps_nothing_mapped(
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(2**31, 0), (-1, HOLD_BYTES_MAX)])
-def test_a_task_whose_addresses_are_limited_keeps_nothing_mapped(
+def test_a_task_with_limited_address_space_keeps_nothing_mapped(
     monkeypatch: pytest.MonkeyPatch, limit: int, expected: int
 ) -> None:
-    """It would run out of memory that is there."""
+    """It would run out of address space while memory is free."""
     monkeypatch.setenv(ONE_MACHINE, "1")
     monkeypatch.setattr(TaskContext, "get", object)
     limits = {resource.RLIMIT_AS: (limit, limit)}
@@ -127,14 +127,14 @@ def test_a_task_whose_addresses_are_limited_keeps_nothing_mapped(
 
 
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list of the codes that this process would have ended with."""
+    """Collect the codes that this process would have exited with."""
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
     return codes
 
 
 def rows() -> Generator[int, None, None]:
-    """What a worker reads, until nobody wants it any more."""
+    """The rows of a worker, until Spark closes them."""
     try:
         yield from range(3)
     except GeneratorExit as end:
@@ -143,7 +143,7 @@ def rows() -> Generator[int, None, None]:
 
 
 def write_one(rows: Generator[int, None, None], error: Exception | None) -> None:
-    """Do with rows what Spark does: write, and close them whatever comes of it."""
+    """Do with rows what Spark does: write, then close them whatever happens."""
     with suppress(OSError), closing(rows):
         next(rows)
         if error is not None:
@@ -159,10 +159,10 @@ def write_one(rows: Generator[int, None, None], error: Exception | None) -> None
         (None, []),
     ],
 )
-def test_a_worker_that_spark_hung_up_on_ends_without_a_word(
+def test_a_worker_that_spark_hung_up_on_ends_silently(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None, expected: list[int]
 ) -> None:
-    """Behind a limit; any other error is Spark's to tell."""
+    """As it does after a LIMIT; any other error is Spark's to report."""
     monkeypatch.setattr(TaskContext, "get", object)
     codes = exits(monkeypatch)
     write_one(rows(), error)
@@ -170,8 +170,8 @@ def test_a_worker_that_spark_hung_up_on_ends_without_a_word(
     assert expected == codes
 
 
-def test_whoever_reads_without_spark_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broken pipe of theirs is theirs."""
+def test_a_process_outside_spark_does_not_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It handles its broken pipes itself."""
     codes = exits(monkeypatch)
     write_one(rows(), BrokenPipeError())
 

@@ -1,4 +1,4 @@
-"""The writers, called as Spark calls them: made, shipped, run in tasks, committed elsewhere."""
+"""The writers, called as Spark calls them: pickled, run in tasks, committed elsewhere."""
 
 import pickle
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ SCHEMA = struct(value=StringType())
 
 @contextmanager
 def task(query: str | None = None, batch: int | None = None) -> Iterator[None]:
-    """What runs inside is a task of that streaming batch, or of none."""
+    """Run the block as a task of that streaming batch, or of none."""
     context = TaskContext._getOrCreate()  # noqa: SLF001 - what a worker does
     known = {} if query is None else {QUERY_PROPERTY: query, BATCH_PROPERTY: str(batch)}
     context._localProperties = known  # noqa: SLF001 - what a worker does
@@ -58,12 +58,8 @@ def shipped(writer: BatchWriter) -> BatchWriter:
     return found
 
 
-def on(broker: Running, topic: str) -> list[str]:
-    return [row["value"].decode() for row in broker.rows() if row["topic"] == topic]
-
-
 def test_a_plain_write_has_one_key_wherever_it_is_shipped(broker: Running) -> None:
-    """So a commit that is repeated is known; another write of the same rows is another one."""
+    """So a repeated commit is recognised; another write of the same rows has another key."""
     writer = batch_writer(broker, "plain")
     with task():
         first = [staged(shipped(writer), "a"), staged(shipped(writer))]
@@ -73,11 +69,11 @@ def test_a_plain_write_has_one_key_wherever_it_is_shipped(broker: Running) -> No
     shipped(writer).commit([again])
     batch_writer(broker, "plain").commit([other])
 
-    assert ["a", "a"] == on(broker, "plain")
+    assert ["a", "a"] == broker.values("plain")
 
 
-def test_a_streaming_batch_is_known_by_its_ids(broker: Running) -> None:
-    """The writer is made anew for the commit; a repeat has other tasks and the same ids."""
+def test_a_streaming_batch_is_recognised_by_its_ids(broker: Running) -> None:
+    """Spark makes a new writer for the commit; a repeat has other tasks but the same ids."""
     for values in (["a", "b"], ["b"]):
         with task("query", 7):
             tasks = [staged(stream_writer(broker, "stream"), value) for value in values]
@@ -86,11 +82,11 @@ def test_a_streaming_batch_is_known_by_its_ids(broker: Running) -> None:
         later = staged(stream_writer(broker, "stream"), "c")
     stream_writer(broker, "stream").commit([later], 8)
 
-    assert ["a", "b", "c"] == on(broker, "stream")
+    assert ["a", "b", "c"] == broker.values("stream")
 
 
 def test_an_empty_streaming_batch_is_recorded(broker: Running) -> None:
-    """A task without rows tells the ids as well."""
+    """A task without rows reports the ids as well."""
     with task("quiet", 0):
         nothing = staged(stream_writer(broker, "quiet"))
     stream_writer(broker, "quiet").commit([nothing], 0)
@@ -99,11 +95,11 @@ def test_an_empty_streaming_batch_is_recorded(broker: Running) -> None:
     stream_writer(broker, "quiet").commit([something], 0)
 
     assert Staged(None, 0, "quiet", 0) == nothing
-    assert [] == on(broker, "quiet")
+    assert [] == broker.values("quiet")
 
 
 def test_two_writes_of_one_foreach_batch_are_told_apart(broker: Running) -> None:
-    """By their sinkId; each is repeated for itself."""
+    """By their sinkId; a repeat of either is recognised."""
     for _ in range(2):
         for sink_id in ("one", "two"):
             writer = batch_writer(broker, "both", sinkId=sink_id)
@@ -111,17 +107,17 @@ def test_two_writes_of_one_foreach_batch_are_told_apart(broker: Running) -> None
                 tasks = [staged(writer, sink_id)]
             writer.commit([*tasks])
 
-    assert ["one", "two"] == on(broker, "both")
+    assert ["one", "two"] == broker.values("both")
 
 
-def test_a_stream_that_has_a_sink_id_is_known_by_it_too(broker: Running) -> None:
-    """Then the same batch of the same query is another one in another sink."""
+def test_a_sink_id_is_part_of_a_streams_key(broker: Running) -> None:
+    """So one query may write the same batch to two sinks."""
     for sink_id in ("one", "two"):
         with task("named", 7):
             done = staged(stream_writer(broker, "named", sinkId=sink_id), sink_id)
         stream_writer(broker, "named", sinkId=sink_id).commit([done], 7)
 
-    assert ["one", "two"] == on(broker, "named")
+    assert ["one", "two"] == broker.values("named")
 
 
 def test_a_write_in_foreach_batch_needs_a_sink_id(broker: Running) -> None:
@@ -131,8 +127,8 @@ def test_a_write_in_foreach_batch_needs_a_sink_id(broker: Running) -> None:
         staged(writer, "a")
 
 
-def test_a_sink_id_elsewhere_is_refused(broker: Running) -> None:
-    """Its user believes in a repeat that is known, and it would not be."""
+def test_a_sink_id_outside_foreach_batch_is_refused(broker: Running) -> None:
+    """Its user expects that repeats are recognised, and they would not be."""
     writer = batch_writer(broker, "refused", sinkId="s")
     with task(), pytest.raises(OptionError, match=r"option sinkId: 's' .*thread of foreachB"):
         staged(writer, "a")
@@ -140,7 +136,7 @@ def test_a_sink_id_elsewhere_is_refused(broker: Running) -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_an_aborted_write_drops_its_stages(broker: Running, streaming: bool) -> None:
-    """And Spark says of which tasks."""
+    """Spark passes the results of the tasks that finished."""
     kept = sorted((broker.path / "stages").iterdir())
     if streaming:
         with task("aborted", 0):
@@ -152,11 +148,11 @@ def test_an_aborted_write_drops_its_stages(broker: Running, streaming: bool) -> 
         batch_writer(broker, "aborted").abort([done, None])
 
     assert kept == sorted((broker.path / "stages").iterdir())
-    assert [] == on(broker, "aborted")
+    assert [] == broker.values("aborted")
 
 
 class Context:
-    """What Spark's context keeps for a thread's jobs."""
+    """A fake of Spark's context, which keeps properties for a thread's jobs."""
 
     def __init__(self) -> None:
         self.properties: dict[str, str] = {}
@@ -170,8 +166,8 @@ class Context:
             self.properties[name] = value
 
 
-def test_tasks_are_told_query_and_batch_for_as_long() -> None:
-    """By the names that Spark itself uses; afterwards nothing is left, error or not."""
+def test_tasks_see_query_and_batch_within_the_block() -> None:
+    """Under Spark's own names; nothing is left afterwards, error or not."""
     context = Context()
     spark = cast("SparkSession", context)
     with batch_key(spark, "mine", 7):
@@ -184,8 +180,8 @@ def test_tasks_are_told_query_and_batch_for_as_long() -> None:
     assert {} == after == context.properties
 
 
-def test_there_is_no_batch_zero() -> None:
-    """The broker does not remember it for ever, so a repeat might be taken for new."""
+def test_batch_zero_is_refused() -> None:
+    """The broker does not remember it for ever, so a repeat might look new."""
     context = Context()
     with pytest.raises(AssertionError), batch_key(cast("SparkSession", context), "mine", 0):
         pass

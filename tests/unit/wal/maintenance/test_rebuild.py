@@ -1,32 +1,15 @@
-"""Building an index from its segment."""
+"""Rebuilding an index from its segment."""
 
 import pytest
 
 from braidmq.base.errors import DamagedLogError, UnknownRecordError
 from braidmq.base.records import Description
-from braidmq.testing.disk import FakeDisk
 from braidmq.wal.maintenance.rebuild import rebuild_sealed
-from braidmq.wal.segment import SegmentInfo
-from tests.unit.wal.bodies import (
-    FIRST,
-    FIRST_INDEX,
-    batches_of,
-    describe,
-    numbered,
-    open_log,
-    write,
-)
+from tests.unit.wal.bodies import FIRST, FIRST_INDEX, describe, sealed_log
 
 
-def sealed_log() -> tuple[FakeDisk, SegmentInfo]:
-    disk = FakeDisk()
-    wal = open_log(disk)
-    write(wal, *batches_of(numbered(60), 5))
-    return disk, wal.segments()[0]
-
-
-def test_the_rebuilt_index_is_the_one_that_was_written() -> None:
-    """Byte for byte, trailer and all."""
+def test_a_rebuilt_index_equals_the_original() -> None:
+    """Byte for byte, including the trailer."""
     disk, info = sealed_log()
     whole = disk.content(FIRST_INDEX)
     disk.put(FIRST_INDEX, b"rubbish")
@@ -35,8 +18,8 @@ def test_the_rebuilt_index_is_the_one_that_was_written() -> None:
     assert whole == disk.content(FIRST_INDEX)
 
 
-def test_damage_is_found_and_the_old_index_stays() -> None:
-    """A segment that is not whole gets no index."""
+def test_a_damaged_segment_keeps_its_old_index() -> None:
+    """No index is built for a segment that is not intact."""
     disk, info = sealed_log()
     data = bytearray(disk.content(FIRST))
     data[100] ^= 1
@@ -55,8 +38,8 @@ def test_a_bad_header_is_damage() -> None:
         rebuild_sealed(disk, 1, info.last_id + 1, describe)
 
 
-def test_an_unknown_type_is_damage_and_its_place_is_told() -> None:
-    """The error names segment, offset and id of the record that this version cannot know."""
+def test_an_unknown_record_type_is_damage_and_is_located() -> None:
+    """The error names the segment, offset and id of the record."""
     disk, info = sealed_log()
 
     def older_version(body: bytes) -> Description:

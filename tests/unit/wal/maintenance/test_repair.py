@@ -1,4 +1,4 @@
-"""Repair: every loss is written down, and nothing else is lost."""
+"""Repair: every loss is recorded, and nothing else is lost."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +22,7 @@ from braidmq.wal.maintenance.repair import repair
 from braidmq.wal.maintenance.survey import verify
 from braidmq.wal.opening import MARK_PATH
 from braidmq.wal.segment import segment_path
-from tests.unit.wal.bodies import FIRST, batches_of, describe, numbered, open_log, write
+from tests.unit.wal.bodies import FIRST, batches_of, describe, numbered, open_log, remove, write
 
 BODIES = numbered(70)
 SIZE = 16 + len(BODIES[0])
@@ -50,14 +50,6 @@ def flip(path: str, *places: int) -> Callable[[FakeDisk], None]:
 
 def append(path: str, data: bytes) -> Callable[[FakeDisk], None]:
     return lambda disk: disk.put(path, disk.content(path) + data)
-
-
-def remove(*paths: str) -> Callable[[FakeDisk], None]:
-    def damage(disk: FakeDisk) -> None:
-        for path in paths:
-            disk.remove(path)
-
-    return damage
 
 
 def newer(disk: FakeDisk) -> None:
@@ -101,7 +93,7 @@ def replay(disk: FakeDisk) -> tuple[list[tuple[int, bytes]], list[tuple[int, int
 
 @pytest.mark.parametrize("name", DISASTERS)
 def test_a_repaired_log_opens_and_names_its_losses(name: str) -> None:
-    """What was valid is there, byte for byte; what was not is a gap record."""
+    """Valid records are there byte for byte; the others are covered by gap records."""
     disaster, gaps = DISASTERS[name]
     disk = make_log()
     disaster(disk)
@@ -115,8 +107,8 @@ def test_a_repaired_log_opens_and_names_its_losses(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DISASTERS)
-def test_without_being_told_to_nothing_is_changed(name: str) -> None:
-    """A repair that may not accept loss only reports."""
+def test_a_repair_that_may_not_lose_anything_only_reports(name: str) -> None:
+    """Without `accept_loss` nothing is changed."""
     disk = make_log()
     DISASTERS[name][0](disk)
     before = disk.operations
@@ -127,7 +119,7 @@ def test_without_being_told_to_nothing_is_changed(name: str) -> None:
 
 
 def test_the_damaged_original_is_kept() -> None:
-    """Quarantine holds the file as it was found."""
+    """The quarantine holds the file as it was."""
     disk = make_log()
     flip(FIRST, 40)(disk)
     damaged = disk.content(FIRST)
@@ -137,7 +129,7 @@ def test_the_damaged_original_is_kept() -> None:
 
 
 def test_an_intact_log_is_left_alone() -> None:
-    """Nothing is repaired that is not damaged, torn tails included: start-up heals those."""
+    """Torn tails are not repaired either: opening the log heals those."""
     disk = make_log()
     append(LAST, b"torn")(disk)
     before = {path: disk.content(path) for path in disk.paths()}
@@ -146,7 +138,7 @@ def test_an_intact_log_is_left_alone() -> None:
 
 
 def test_a_log_behind_its_snapshot_gets_a_gap() -> None:
-    """Ids that the snapshot has seen are never given again."""
+    """Ids that the snapshot covers are never assigned again."""
     disk = make_log()
     snapshots.save(disk, 90, b"state")
     repair(disk, describe, accept_loss=True)
@@ -160,8 +152,8 @@ def test_a_log_behind_its_snapshot_gets_a_gap() -> None:
     assert 91 == open_log(disk, after_id=90).next_id
 
 
-def test_undated_segments_get_the_time_of_a_neighbour() -> None:
-    """Retention goes by the creation time, so a lost one must not be zero."""
+def test_segments_without_a_date_get_that_of_a_neighbour() -> None:
+    """Retention uses the creation time, so a lost one must not become zero."""
     disk = FakeDisk()
     wal = open_log(disk, now_us=100)
     for step, batch in enumerate(batches_of(BODIES, 10)):
@@ -176,8 +168,8 @@ def test_undated_segments_get_the_time_of_a_neighbour() -> None:
 
 
 @pytest.mark.parametrize("name", ["three holes", "the first segment", "a middle segment"])
-def test_power_may_go_during_a_repair(name: str) -> None:
-    """Repairing again after a crash at any operation comes to the same."""
+def test_a_repair_can_be_repeated_after_a_power_cut(name: str) -> None:
+    """After a crash at any operation, a second repair has the same result."""
     disaster, gaps = DISASTERS[name]
     for operation in range(1, 30):
         disk = make_log()
@@ -191,8 +183,8 @@ def test_power_may_go_during_a_repair(name: str) -> None:
             assert (expected_after(gaps), gaps) == replay(after)
 
 
-def test_the_mark_alone_does_not_make_a_log() -> None:
-    """An empty directory with a mark is a log of which everything is missing."""
+def test_a_directory_with_only_a_mark_is_repaired() -> None:
+    """It is a log of which every record is missing."""
     disk = FakeDisk()
     disk.put(MARK_PATH, encode_mark(7))
     repair(disk, describe, accept_loss=True)

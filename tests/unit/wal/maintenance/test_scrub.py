@@ -1,4 +1,4 @@
-"""The background check."""
+"""Scrubbing: the background verification of sealed segments."""
 
 import pytest
 
@@ -6,7 +6,14 @@ from braidmq.base.errors import DamagedLogError
 from braidmq.base.limits import MIB
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal.wal import Wal
-from tests.unit.wal.bodies import FIRST_INDEX, batches_of, numbered, open_log, write
+from tests.unit.wal.bodies import (
+    FIRST_INDEX,
+    batches_of,
+    flip_bit,
+    numbered,
+    open_log,
+    write,
+)
 
 
 def make_log() -> tuple[FakeDisk, Wal]:
@@ -17,12 +24,12 @@ def make_log() -> tuple[FakeDisk, Wal]:
 
 
 def test_an_empty_log_has_nothing_to_scrub() -> None:
-    """Nothing is sealed, nothing is verified."""
+    """It has no sealed segment."""
     assert 0 == open_log(FakeDisk()).scrub(10**6)
 
 
-def test_every_sealed_byte_is_verified_once_a_round() -> None:
-    """Calls go round the segments, about as many bytes each as asked for."""
+def test_every_sealed_byte_is_verified_once_per_round() -> None:
+    """Each call verifies about as many bytes as requested, segment after segment."""
     _, wal = make_log()
     sealed = [segment.size for segment in wal.segments()[:-1]]
 
@@ -32,22 +39,21 @@ def test_every_sealed_byte_is_verified_once_a_round() -> None:
 
 
 def test_every_bit_flip_in_a_sealed_segment_is_found() -> None:
-    """Header, records, all of it."""
+    """In the header as well as in the records."""
     disk, wal = make_log()
     segment = wal.segments()[1]
     whole = disk.content(segment.path)
     wal.scrub(10**6)
     for bit in range(0, len(whole) * 8, 7):
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        disk.put(segment.path, bytes(flipped))
+        flipped = flip_bit(whole, bit)
+        disk.put(segment.path, flipped)
         with pytest.raises(DamagedLogError) as caught:
             wal.scrub(10**6)
         assert segment.path == caught.value.segment
 
 
 def test_a_damaged_index_is_rebuilt() -> None:
-    """An index that cannot be trusted is made anew, and scrubbing goes on."""
+    """Scrubbing then continues."""
     disk, wal = make_log()
     whole = disk.content(FIRST_INDEX)
     disk.put(FIRST_INDEX, whole[:-1] + b"?")
@@ -56,11 +62,11 @@ def test_a_damaged_index_is_rebuilt() -> None:
     assert whole == disk.content(FIRST_INDEX)
 
 
-def test_deleted_segments_are_passed_over() -> None:
-    """What retention deletes between two calls is not missed."""
+def test_deleted_segments_are_skipped() -> None:
+    """Retention may delete segments between two calls."""
     _, wal = make_log()
     wal.scrub(1)
-    held = wal._view  # noqa: SLF001 - a reader that was slow
+    held = wal._view  # noqa: SLF001 - a slow reader
     wal.retain(wal.segments()[2].first_id, 1)
     assert wal._scrubber.scrub(held, 1) >= 0  # noqa: SLF001 - as above
 

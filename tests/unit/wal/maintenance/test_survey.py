@@ -1,4 +1,4 @@
-"""Looking at a whole log without changing it."""
+"""Surveys: verifying and dumping a whole log without changing it."""
 
 import pytest
 
@@ -13,6 +13,7 @@ from tests.unit.wal.bodies import (
     FIRST_INDEX,
     batches_of,
     describe,
+    flip_bit,
     note,
     numbered,
     open_log,
@@ -32,8 +33,8 @@ def make_log() -> FakeDisk:
     return disk
 
 
-def test_a_good_log_has_nothing_wrong() -> None:
-    """The report counts what is there, and finds neither damage nor notes."""
+def test_an_intact_log_has_no_findings() -> None:
+    """The report counts the records, and has neither damage nor notes."""
     disk = make_log()
     before = disk.operations
     report = verify(disk, describe)
@@ -51,15 +52,14 @@ def test_a_good_log_has_nothing_wrong() -> None:
 
 
 def test_any_bit_flip_anywhere_is_reported() -> None:
-    """Segments: damage. Indexes, mark, snapshot: a note. Nothing passes."""
+    """As damage in a segment; as a note in an index, the mark or a snapshot."""
     disk = tiny_log()
     snapshots.save(disk, 2, b"state")
     for path in disk.paths():
         whole = disk.content(path) if path != "wal/reserve" else b""
         for bit in range(len(whole) * 8):
-            flipped = bytearray(whole)
-            flipped[bit // 8] ^= 1 << bit % 8
-            disk.put(path, bytes(flipped))
+            flipped = flip_bit(whole, bit)
+            disk.put(path, flipped)
             report = verify(disk, describe)
             assert (".wal" in path) != report.is_intact
             assert report.damages or report.notes
@@ -69,7 +69,7 @@ def test_any_bit_flip_anywhere_is_reported() -> None:
 
 
 def test_every_damage_is_listed() -> None:
-    """Not only the first: each hole with its ids, in order."""
+    """Not only the first, but each hole with its ids, in order."""
     disk = make_log()
     data = bytearray(disk.content(FIRST))
     size = 16 + len(BODIES[0])
@@ -85,8 +85,8 @@ def test_every_damage_is_listed() -> None:
     assert not report.is_intact
 
 
-def test_what_heals_is_a_note() -> None:
-    """Torn tail, interrupted rotation, missing index, bad mark and bad snapshot do not stop."""
+def test_problems_that_heal_are_notes() -> None:
+    """Torn tail, interrupted rotation, missing index, torn mark and torn snapshot."""
     disk = make_log()
     last = segment_path(61)
     disk.put(last, disk.content(last) + b"torn")
@@ -106,8 +106,8 @@ def test_what_heals_is_a_note() -> None:
     assert 60 == report.last_id
 
 
-def test_a_newer_version_hides_its_segment() -> None:
-    """A segment or snapshot of a version not known here is damage as a whole."""
+def test_a_segment_of_a_newer_version_is_damage() -> None:
+    """As a whole, since its records cannot be read."""
     disk = make_log()
     path = segment_path(31)
     disk.put(path, encode_header(SEGMENT_MAGIC, 31, 0, 9) + disk.content(path)[32:])
@@ -116,8 +116,8 @@ def test_a_newer_version_hides_its_segment() -> None:
     assert "version 9" in found.reason
 
 
-def test_unknown_types_are_listed_one_by_one() -> None:
-    """A record that this version does not know is damage of one id."""
+def test_a_record_of_unknown_type_is_damage_of_one_id() -> None:
+    """The records around it stay valid."""
     disk = make_log()
     last = segment_path(61)
     strange = encode_record(71, b"\x63new", fence=True) + encode_record(
@@ -131,7 +131,7 @@ def test_unknown_types_are_listed_one_by_one() -> None:
 
 
 def test_missing_segments_are_measured_by_the_snapshot() -> None:
-    """Ids that retention may have deleted are not missing; ids behind the snapshot are."""
+    """Ids that retention may have deleted are not missing; ids after the snapshot are."""
     disk = make_log()
     disk.remove(FIRST)
     assert verify(disk, describe).is_intact
@@ -145,15 +145,15 @@ def test_missing_segments_are_measured_by_the_snapshot() -> None:
 
 @pytest.mark.parametrize(("from_id", "limit", "ids"), [(0, 3, [1, 2, 3]), (69, 9, [69, 70])])
 def test_a_dump_shows_records(from_id: int, limit: int, ids: list[int]) -> None:
-    """Id, place, type and description of each valid record, from an id on."""
+    """Every valid record from an id on, with its description."""
     records = list(dump(make_log(), describe, from_id=from_id, limit=limit))
 
     assert ids == [record.record_id for record in records]
     assert all(record.what and b"t" == record.what.topic for record in records)
 
 
-def test_a_dump_goes_on_behind_damage() -> None:
-    """What is valid is shown; unknown types and gaps have no description."""
+def test_a_dump_continues_after_damage() -> None:
+    """It shows the valid records and skips the others."""
     disk = make_log()
     data = bytearray(disk.content(FIRST))
     data[60] ^= 1

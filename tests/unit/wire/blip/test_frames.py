@@ -1,11 +1,8 @@
 """Frames of the Blip strand."""
 
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,10 +11,9 @@ from hypothesis import strategies as st
 from braidmq.wire.blip import frames
 from braidmq.wire.blip.frames import FrameDecoder, encode
 from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError, WireError
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "blip.json").read_text("utf-8")
-)
+VECTORS = vectors("blip")
 GOLDEN = {
     row["name"]: (row["type"], row["cid"], bytes.fromhex(row["hex"]))
     for row in VECTORS["frames"]
@@ -48,7 +44,7 @@ def decode(chunks: Iterable[bytes], length_max: int = frames.LENGTH_MAX) -> list
 def reference_decode(
     stream: bytes, length_max: int = frames.LENGTH_MAX
 ) -> list[Decoded] | None:
-    """Decode by the letter of the specification; None when the stream must be refused."""
+    """Decode as the specification says; return None if the stream must be refused."""
     received: list[Decoded] = []
     while True:
         if len(stream) < 4:
@@ -68,7 +64,7 @@ def reference_decode(
 def decoded_or_refused(
     chunks: Iterable[bytes], length_max: int = frames.LENGTH_MAX
 ) -> list[Decoded] | None:
-    """Decode as :func:`decode`, with None for a refusal."""
+    """Decode like :func:`decode`, but return None for a refusal."""
     try:
         return decode(chunks, length_max)
     except WireError:
@@ -76,13 +72,13 @@ def decoded_or_refused(
 
 
 def one_byte_at_a_time(stream: bytes) -> list[bytes]:
-    """Cut *stream* as finely as TCP can."""
+    """Split *stream* as finely as TCP can."""
     return [bytes([byte]) for byte in stream]
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_bytes(name: str) -> None:
-    """The bytes on record and the frame are each other's image."""
+    """The golden bytes decode to the frame, and the frame encodes to them."""
     kind, correlation_id, wire = GOLDEN[name]
 
     assert [(kind, correlation_id, wire[13:])] == decode([wire])
@@ -91,7 +87,7 @@ def test_golden_bytes(name: str) -> None:
 
 
 def test_all_golden_frames_in_one_segment_or_byte_by_byte() -> None:
-    """Frames may arrive pipelined in one segment, or a byte a segment."""
+    """Frames may arrive pipelined in one segment, or one byte per segment."""
     stream = b"".join(wire for _, _, wire in GOLDEN.values())
     expected = [(kind, cid, wire[13:]) for kind, cid, wire in GOLDEN.values()]
 
@@ -100,8 +96,8 @@ def test_all_golden_frames_in_one_segment_or_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CLOSING if name != BEFORE_AUTHENTICATION])
-def test_bytes_on_record_close_the_connection(name: str) -> None:
-    """The closing vectors are refused whole and byte by byte."""
+def test_golden_bytes_that_close_the_connection(name: str) -> None:
+    """They are refused whole and byte by byte."""
     wire = CLOSING[name]
 
     assert reference_decode(wire) is None
@@ -109,8 +105,8 @@ def test_bytes_on_record_close_the_connection(name: str) -> None:
     assert decoded_or_refused(one_byte_at_a_time(wire)) is None
 
 
-def test_a_stranger_may_announce_4096_bytes_and_not_one_more() -> None:
-    """Before authentication the limit is lower, and is judged on the same four bytes."""
+def test_an_unauthenticated_peer_may_announce_at_most_4096_bytes() -> None:
+    """The lower limit is checked on the same four bytes."""
     limit = frames.LENGTH_MAX_UNAUTHENTICATED
     wire = CLOSING[BEFORE_AUTHENTICATION]
 
@@ -131,17 +127,17 @@ def test_a_stranger_may_announce_4096_bytes_and_not_one_more() -> None:
         ("00000009 0d", MalformedFrameError, "unknown frame type 0x0d"),
         ("00000009 ff", MalformedFrameError, "unknown frame type 0xff"),
         ("00000009 0d 0000000000000001", MalformedFrameError, "unknown frame type 0x0d"),
-        ("00000008 0d", MalformedFrameError, "length 8"),  # the length is judged first
+        ("00000008 0d", MalformedFrameError, "length 8"),  # the length is checked first
     ],
 )
 def test_refuses_on_the_header_alone(header: str, error: type[WireError], message: str) -> None:
-    """A bad header is refused as soon as the bytes that condemn it are in."""
+    """A bad header is refused as soon as its first invalid byte has arrived."""
     with pytest.raises(error, match=message):
         decode([bytes.fromhex(header)])
 
 
 @pytest.mark.parametrize("header", ["00000000", "01000001", "000000090d"])
-def test_nothing_is_refused_before_the_condemning_byte(header: str) -> None:
+def test_nothing_is_refused_before_the_first_invalid_byte(header: str) -> None:
     """Without its last byte each of these may still become a good frame."""
     assert [] == decode([bytes.fromhex(header)[:-1]])
 
@@ -155,8 +151,8 @@ def test_a_refused_stream_stays_refused() -> None:
             decoder.advance()
 
 
-def test_frames_before_the_bad_one_are_given_out() -> None:
-    """What came before a bad header in the same segment is still answered."""
+def test_frames_before_a_bad_one_are_returned() -> None:
+    """Even if they arrive in the same segment."""
     decoder = FrameDecoder()
     decoder.receive_data(encode(frames.PING, 7) + bytes(4))
 
@@ -175,8 +171,8 @@ def test_a_frame_exactly_at_the_limit_is_legal() -> None:
     assert [(frames.PUBLISH, 1, payload)] == decode([wire[:100_000], wire[100_000:]])
 
 
-def test_a_frame_above_the_limit_is_our_own_mistake_to_encode() -> None:
-    """Nothing that a peer would have to refuse is ever encoded."""
+def test_encoding_a_frame_above_the_limit_fails_an_assertion() -> None:
+    """We never encode a frame that a peer would have to refuse."""
     with pytest.raises(AssertionError):
         encode(frames.PUBLISH, 1, bytes(frames.LENGTH_MAX - frames.LENGTH_MIN + 1))
 
@@ -187,8 +183,8 @@ def test_the_smallest_frame_has_no_payload() -> None:
     assert [(frames.PING, 1, b"")] == decode([encode(frames.PING, 1)])
 
 
-def test_held_bytes_are_those_of_no_frame_yet() -> None:
-    """What waits for its rest is counted, so that whoever drives can bound it."""
+def test_held_bytes_are_those_of_incomplete_frames() -> None:
+    """The driver uses the count to bound memory."""
     decoder = FrameDecoder()
     decoder.receive_data(encode(frames.PING, 1) + b"\x00\x00")
     decoder.receive_data(b"\x00")
@@ -197,16 +193,16 @@ def test_held_bytes_are_those_of_no_frame_yet() -> None:
     assert 3 == decoder.held_bytes
 
 
-def test_empty_reads_change_nothing() -> None:
-    """A transport may hand over nothing at all."""
+def test_empty_chunks_change_nothing() -> None:
+    """A transport may pass an empty chunk."""
     wire = encode(frames.PING, 1, b"ab")
 
     assert [(frames.PING, 1, b"ab")] == decode([b"", wire[:6], b"", wire[6:], b""])
 
 
 @given(st.lists(decoded_frames, max_size=5), st.data())
-def test_any_cut_of_the_stream_decodes_alike(sent: list[Decoded], data: st.DataObject) -> None:
-    """TCP may cut the stream anywhere; the frames cannot tell."""
+def test_the_stream_may_be_split_anywhere(sent: list[Decoded], data: st.DataObject) -> None:
+    """However TCP splits the stream, the same frames come out."""
     stream = b"".join(encode(*frame) for frame in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     chunks = [stream[a:b] for a, b in pairwise([0, *cuts, len(stream)])]
@@ -219,7 +215,7 @@ def test_any_cut_of_the_stream_decodes_alike(sent: list[Decoded], data: st.DataO
 def test_the_reference_decoder_agrees_on_noise(
     sent: list[Decoded], noise: bytes, length_max: int
 ) -> None:
-    """Good frames, then noise: both decoders give out the same or both refuse."""
+    """Good frames, then noise: both decoders return the same frames or both refuse."""
     stream = b"".join(encode(*frame) for frame in sent) + noise
     expected = reference_decode(stream, length_max)
 
@@ -229,6 +225,6 @@ def test_the_reference_decoder_agrees_on_noise(
 
 @given(st.binary(max_size=64))
 def test_noise_raises_documented_errors_only(noise: bytes) -> None:
-    """Whatever arrives, the decoder answers with frames or a WireError."""
+    """For any bytes the decoder returns frames or raises WireError."""
     with suppress(WireError):
         decode([noise])

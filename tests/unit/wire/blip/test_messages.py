@@ -1,9 +1,7 @@
 """Payloads of the Blip strand."""
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +10,12 @@ from hypothesis import strategies as st
 
 from braidmq.wire.blip import frames, messages
 from braidmq.wire.errors import MalformedPayloadError
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "blip.json").read_text("utf-8")
-)
+VECTORS = vectors("blip")
 STATS_NAMES = ("topics", "subscribers", "messages_published", "messages_delivered", "inflight")
 
-# name on record: the call that encodes it, the reader of its payload, what it reads
+# name in the vectors: the call that encodes it, the reader of its payload, what it reads
 GOLDEN: dict[str, tuple[bytes, Callable[[bytes], object], object]] = {
     "HELLO v1, cid 1": (messages.encode_hello(1), messages.read_hello, 1),
     "AUTH dev-key, cid 2": (messages.encode_auth(2, "dev-key"), messages.read_auth, "dev-key"),
@@ -110,11 +107,11 @@ u64 = st.integers(0, 2**64 - 1)
 
 @pytest.mark.parametrize("row", VECTORS["frames"], ids=lambda row: str(row["name"]))
 def test_golden_bytes(row: dict[str, Any]) -> None:
-    """Each vector is what we encode, and reads back as what was meant."""
-    encoded, read, meant = GOLDEN[row["name"]]
+    """Each vector equals our encoding, and reads back as the original values."""
+    encoded, read, values = GOLDEN[row["name"]]
 
     assert row["hex"] == encoded.hex()
-    assert meant == read(encoded[frames.HEADER_BYTES :])
+    assert values == read(encoded[frames.HEADER_BYTES :])
 
 
 @pytest.mark.parametrize(
@@ -150,14 +147,14 @@ def test_golden_bytes(row: dict[str, Any]) -> None:
         ("stats", "00" * 41),
     ],
 )
-def test_a_payload_of_another_layout_is_refused(reader: str, payload: str) -> None:
-    """A reader accepts its own layout to the byte and nothing else."""
+def test_a_payload_with_a_wrong_layout_is_refused(reader: str, payload: str) -> None:
+    """A reader accepts exactly its own layout."""
     with pytest.raises(MalformedPayloadError):
         READERS[reader](bytes.fromhex(payload))
 
 
 def test_the_shortest_payloads_are_read() -> None:
-    """Empty texts are the session's business, not the layout's."""
+    """The session, not the reader, refuses empty texts."""
     assert "" == messages.read_auth(bytes.fromhex("0000"))
     assert ("", 1) == messages.read_subscribe(bytes.fromhex("0000 01"))
     assert (1, "", b"") == messages.read_publish(bytes.fromhex("01 0000"))
@@ -165,10 +162,10 @@ def test_the_shortest_payloads_are_read() -> None:
 
 
 @given(u64, st.integers(0, 255), names, st.binary(max_size=40))
-def test_a_delivery_is_a_header_and_the_publishers_own_slice(
+def test_a_delivery_is_a_header_and_a_slice_of_the_publish(
     correlation_id: int, qos: int, topic: str, message: bytes
 ) -> None:
-    """A broker that keeps the slice sends the same bytes as one that encodes anew."""
+    """Reusing the slice gives the same bytes as encoding again."""
     body = messages.topic_and_message(topic, message)
     encoded = messages.encode_publish(correlation_id, qos, topic, message)
 
@@ -186,6 +183,6 @@ def test_credit_reads_back(correlation_id: int, subscription_id: int, count: int
 
 @given(st.sampled_from(sorted(READERS)), st.binary(max_size=48))
 def test_noise_raises_documented_errors_only(reader: str, noise: bytes) -> None:
-    """Whatever a payload holds, a reader answers with a value or MalformedPayloadError."""
+    """For any payload a reader returns a value or raises MalformedPayloadError."""
     with suppress(MalformedPayloadError):
         READERS[reader](noise)

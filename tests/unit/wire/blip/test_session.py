@@ -1,4 +1,4 @@
-"""A Blip connection as the server sees it."""
+"""A Blip session on the server's side."""
 
 from contextlib import suppress
 from itertools import pairwise
@@ -43,8 +43,8 @@ IGNORED = "ignored"
 UNAUTHENTICATED = (401, "unauthenticated")
 NON_ZERO = (400, "subscription_id must be non-zero")
 
-# The state table of docs/protocols/blip.md, written out a second time: what a well-formed frame
-# of each type meets in each state.
+# The state table of docs/protocols/blip.md, written out a second time: the outcome for a
+# well-formed frame of each type in each state.
 EXPECTED: dict[tuple[int, int], object] = {
     **{(NEW, kind): UNAUTHENTICATED for kind in ALL_TYPES},
     **{(GREETED, kind): UNAUTHENTICATED for kind in ALL_TYPES},
@@ -61,7 +61,7 @@ EXPECTED: dict[tuple[int, int], object] = {
 
 
 def session_in(state: int) -> Session:
-    """Bring a session to *state* by the frames that lead there."""
+    """Return a session that was brought to *state* by the usual frames."""
     peer = Session()
     if state >= GREETED:
         peer.receive_data(messages.encode_hello(1))
@@ -74,8 +74,8 @@ def session_in(state: int) -> Session:
     return peer
 
 
-def meets(peer: Session, kind: int, payload: bytes, correlation_id: int = 9) -> object:
-    """Say what one frame meets: a NACK's code and text, `ACK 0`, ACCEPTED or IGNORED."""
+def outcome(peer: Session, kind: int, payload: bytes, correlation_id: int = 9) -> object:
+    """Return the outcome of a frame: a NACK's code and text, `ACK 0`, ACCEPTED or IGNORED."""
     peer.receive_data(frames.encode(kind, correlation_id, payload))
     command = peer.next_command()
     if command is None:
@@ -92,12 +92,12 @@ def meets(peer: Session, kind: int, payload: bytes, correlation_id: int = 9) -> 
 
 @pytest.mark.parametrize(("state", "kind"), EXPECTED)
 def test_every_frame_in_every_state(state: int, kind: int) -> None:
-    """The table decides for each pair of state and frame type."""
-    assert EXPECTED[state, kind] == meets(session_in(state), kind, GOOD_PAYLOADS[kind])
+    """The table holds each pair of state and frame type."""
+    assert EXPECTED[state, kind] == outcome(session_in(state), kind, GOOD_PAYLOADS[kind])
 
 
-def drawn(kind: int) -> str:
-    """Draw what the tables of the session say of a frame type, state by state."""
+def table_row(kind: int) -> str:
+    """Return a frame type's cells of the documented table, from the session's own tables."""
     cells: list[str] = []
     for state in (NEW, GREETED, AUTHENTICATED):
         refusal = session.REFUSALS.get((state, kind))
@@ -107,17 +107,17 @@ def drawn(kind: int) -> str:
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES)
-def test_the_page_on_the_protocol_shows_the_tables(kind: int) -> None:
-    """docs/protocols/blip.md has the row that the session's own tables draw."""
+def test_the_documented_table_matches_the_session(kind: int) -> None:
+    """docs/protocols/blip.md has the row that follows from the session's own tables."""
     rows = {frames.HELLO: "HELLO", frames.AUTH: "AUTH"}
     rows |= {frames.PONG: "PONG, NACK", frames.NACK: "PONG, NACK"}
     page = (Path(__file__).parents[4] / "docs/protocols/blip.md").read_text("utf-8")
 
-    assert f"| {rows.get(kind, 'any other')} | {drawn(kind)} |" in page.splitlines()
+    assert f"| {rows.get(kind, 'any other')} | {table_row(kind)} |" in page.splitlines()
 
 
 def test_states_change_as_the_table_says() -> None:
-    """HELLO and AUTH lead on, in that order; no other frame changes the state."""
+    """HELLO, then AUTH; no other frame changes the state."""
     assert {(NEW, frames.HELLO): GREETED, (GREETED, frames.AUTH): AUTHENTICATED} == (
         session.NEXT_STATE
     )
@@ -141,7 +141,7 @@ def test_states_change_as_the_table_says() -> None:
         (GREETED, frames.AUTH, "0002 6b", (400, "invalid AUTH payload")),
         (GREETED, frames.AUTH, "0001 6b6b", (400, "invalid AUTH payload")),
         (GREETED, frames.AUTH, "0001 ff", (400, "invalid AUTH payload")),
-        # Everything else: a stranger's layout is not even looked at
+        # Everything else: before authentication the layout is not even checked
         (NEW, frames.PUBLISH, "", UNAUTHENTICATED),
         (GREETED, frames.CREDIT, "", UNAUTHENTICATED),
         # PUBLISH: layout, then topic, then qos
@@ -176,26 +176,26 @@ def test_states_change_as_the_table_says() -> None:
         (AUTHENTICATED, frames.STATS, "00", (400, "invalid STATS payload")),
     ],
 )
-def test_refusals_in_the_order_of_judgement(
+def test_refusals_in_the_order_of_the_checks(
     state: int, kind: int, payload: str, refusal: tuple[int, str]
 ) -> None:
-    """Each wrong frame gets the first refusal that its row names, under its own id."""
+    """The first failing check decides; the NACK has the frame's own id."""
     peer = session_in(state)
 
-    assert refusal == meets(peer, kind, bytes.fromhex(payload))
+    assert refusal == outcome(peer, kind, bytes.fromhex(payload))
     assert state == peer.state
 
 
 def test_a_refusal_leaves_the_connection_usable() -> None:
-    """NACK never closes by itself: the wrong version may be followed by the right one."""
+    """A NACK does not close it: the right version may follow a wrong one."""
     peer = session_in(NEW)
 
-    assert (426, "unsupported protocol version") == meets(peer, frames.HELLO, b"\x00\x02")
-    assert "ACK 0" == meets(peer, frames.HELLO, b"\x00\x01")
+    assert (426, "unsupported protocol version") == outcome(peer, frames.HELLO, b"\x00\x02")
+    assert "ACK 0" == outcome(peer, frames.HELLO, b"\x00\x01")
 
 
 def test_the_fifth_failed_authentication_ends_the_connection() -> None:
-    """Four wrong keys are answered; the fifth is answered and is the last."""
+    """It is still answered."""
     peer = session_in(GREETED)
     refusal = messages.encode_nack(2, 401, "invalid API key")
 
@@ -205,17 +205,17 @@ def test_the_fifth_failed_authentication_ends_the_connection() -> None:
     assert GREETED == peer.state
 
 
-def test_malformed_authentication_does_not_count_as_failed() -> None:
-    """Only unknown keys are counted."""
+def test_a_malformed_auth_does_not_count_as_failed() -> None:
+    """Only wrong keys are counted."""
     peer = session_in(GREETED)
     for _ in range(10):
-        meets(peer, frames.AUTH, b"")
+        outcome(peer, frames.AUTH, b"")
 
     assert not peer.authentication_refused(2)[1]
 
 
-def test_authentication_hands_out_the_key_and_waits_for_the_verdict() -> None:
-    """The session does not know keys; it answers what it is told."""
+def test_authentication_passes_the_key_on_and_waits_for_the_decision() -> None:
+    """The session does not know the keys; its driver decides."""
     peer = session_in(GREETED)
     peer.receive_data(messages.encode_auth(2, "dev-key"))
     command = peer.next_command()
@@ -226,8 +226,8 @@ def test_authentication_hands_out_the_key_and_waits_for_the_verdict() -> None:
     assert AUTHENTICATED == peer.state
 
 
-def test_a_publish_carries_the_publishers_own_slice() -> None:
-    """What came after the qos byte is handed on as it came."""
+def test_a_publish_carries_a_slice_of_the_received_bytes() -> None:
+    """Everything after the QoS byte is passed on unchanged."""
     peer = session_in(AUTHENTICATED)
     peer.receive_data(messages.encode_publish(4, 1, "demo", b"hi"))
     command = peer.next_command()
@@ -243,7 +243,7 @@ def test_a_publish_carries_the_publishers_own_slice() -> None:
 
 
 def test_a_subscribe_carries_topic_and_qos() -> None:
-    """Both come out as they were asked for."""
+    """Both as the client sent them."""
     peer = session_in(AUTHENTICATED)
     peer.receive_data(messages.encode_subscribe(3, "demo", 0))
     command = peer.next_command()
@@ -263,7 +263,7 @@ def test_a_subscribe_carries_topic_and_qos() -> None:
     ],
 )
 def test_commands_on_a_subscription(wire: bytes, kind: int, count: int) -> None:
-    """Four frame types name a subscription; CREDIT also a number."""
+    """Four frame types name a subscription; CREDIT also carries a count."""
     peer = session_in(AUTHENTICATED)
     peer.receive_data(wire)
     command = peer.next_command()
@@ -279,11 +279,11 @@ def test_commands_on_a_subscription(wire: bytes, kind: int, count: int) -> None:
 
 def test_a_ping_may_carry_anything() -> None:
     """Its payload is ignored."""
-    assert ACCEPTED == meets(session_in(AUTHENTICATED), frames.PING, b"whatever")
+    assert ACCEPTED == outcome(session_in(AUTHENTICATED), frames.PING, b"whatever")
 
 
-def test_the_length_limit_is_judged_in_the_state_after_all_earlier_frames() -> None:
-    """HELLO, AUTH and a large PUBLISH in one segment: large is legal by the time it counts."""
+def test_the_length_limit_follows_the_state_after_all_earlier_frames() -> None:
+    """HELLO, AUTH and a large PUBLISH may arrive in one segment."""
     peer = Session()
     large = messages.encode_publish(3, 1, "demo", bytes(5000))
     peer.receive_data(messages.encode_hello(1) + messages.encode_auth(2, "k") + large)
@@ -297,8 +297,8 @@ def test_the_length_limit_is_judged_in_the_state_after_all_earlier_frames() -> N
     assert messages.topic_and_message("demo", bytes(5000)) == command.body
 
 
-def test_a_large_frame_after_a_refused_key_closes() -> None:
-    """The same segment with a wrong key: the refusal is answered, then the framing is lost."""
+def test_a_large_frame_after_a_refused_key_closes_the_connection() -> None:
+    """In the same segment with a wrong key: the AUTH is answered first."""
     peer = Session()
     large = messages.encode_publish(3, 1, "demo", bytes(5000))
     peer.receive_data(messages.encode_hello(1) + messages.encode_auth(2, "k") + large)
@@ -310,8 +310,8 @@ def test_a_large_frame_after_a_refused_key_closes() -> None:
         peer.next_command()
 
 
-def test_everything_before_a_bad_frame_is_handed_out() -> None:
-    """A waiting PING is answered although an unknown type follows it."""
+def test_commands_before_a_bad_frame_are_returned() -> None:
+    """A PING is answered although an unknown type follows it."""
     peer = session_in(AUTHENTICATED)
     peer.receive_data(frames.encode(frames.PING, 5) + bytes.fromhex("000000097f"))
     command = peer.next_command()
@@ -323,7 +323,7 @@ def test_everything_before_a_bad_frame_is_handed_out() -> None:
 
 
 def test_ignored_frames_do_not_hide_what_follows() -> None:
-    """PONG and NACK from a client are skipped, not taken for the end of the bytes."""
+    """PONG and NACK from a client are skipped, not taken for the end of the data."""
     peer = session_in(AUTHENTICATED)
     peer.receive_data(
         frames.encode(frames.PONG, 1)
@@ -337,8 +337,8 @@ def test_ignored_frames_do_not_hide_what_follows() -> None:
     assert peer.next_command() is None
 
 
-def test_held_bytes_are_those_of_no_command_yet() -> None:
-    """Half a frame is held and counted."""
+def test_held_bytes_are_those_of_incomplete_frames() -> None:
+    """A partial frame is held and counted."""
     peer = session_in(AUTHENTICATED)
     peer.receive_data(frames.encode(frames.PING, 3)[:6])
 
@@ -347,7 +347,7 @@ def test_held_bytes_are_those_of_no_command_yet() -> None:
 
 
 def test_an_idle_session_keeps_no_message() -> None:
-    """The command is used again; what it carried is let go when there is nothing to do."""
+    """The command object is reused; its content is released when there is nothing to do."""
     peer = session_in(AUTHENTICATED)
     peer.receive_data(messages.encode_publish(1, 1, "t", b"large"))
 
@@ -358,7 +358,7 @@ def test_an_idle_session_keeps_no_message() -> None:
 
 
 def topics_of(peer: Session, topics: list[str]) -> list[str]:
-    """Publish to each of *topics* and return what the session made of the names."""
+    """Publish to each of *topics* and return the topics that the session read."""
     seen: list[str] = []
     for topic in topics:
         peer.receive_data(messages.encode_publish(1, 0, topic, b""))
@@ -368,17 +368,17 @@ def topics_of(peer: Session, topics: list[str]) -> list[str]:
     return seen
 
 
-def test_more_topics_than_are_remembered_stay_themselves() -> None:
-    """Remembering names is only a saving: forgetting them changes nothing."""
+def test_more_topics_than_fit_into_the_cache_are_read() -> None:
+    """Evicting a topic from the cache changes nothing."""
     topics = [f"t{n}" for n in range(session.KNOWN_TOPICS_MAX + 2)] + ["t0", "t1"]
     peer = session_in(AUTHENTICATED)
 
     assert topics == topics_of(peer, topics)
-    assert len(peer._known_topics) <= session.KNOWN_TOPICS_MAX  # noqa: SLF001 - a bound on memory shows nowhere else
+    assert len(peer._known_topics) <= session.KNOWN_TOPICS_MAX  # noqa: SLF001 - the bound is not visible elsewhere
 
 
-def test_long_topics_are_not_remembered_and_still_read() -> None:
-    """A name above the bound is checked each time it comes."""
+def test_long_topics_are_not_cached_and_still_read() -> None:
+    """A topic above the size limit is decoded each time."""
     long_name = "x" * (session.KNOWN_TOPIC_BYTES_MAX + 1)
     topics = [long_name, "x" * session.KNOWN_TOPIC_BYTES_MAX, long_name, "x" * 65_535]
 
@@ -386,7 +386,7 @@ def test_long_topics_are_not_remembered_and_still_read() -> None:
 
 
 def commands_of(chunks: list[bytes]) -> list[tuple[object, ...]]:
-    """Drive a session that lets everyone in; describe each command."""
+    """Drive a session that accepts any key; describe each command."""
     peer = Session()
     seen: list[tuple[object, ...]] = []
     for chunk in chunks:
@@ -399,12 +399,12 @@ def commands_of(chunks: list[bytes]) -> list[tuple[object, ...]]:
 
 
 def described(command: Command) -> tuple[object, ...]:
-    """Return all that a command says."""
-    said = ("kind", "correlation_id", "data", "key", "qos", "topic", "body")
+    """Return all attributes of a command."""
+    common = ("kind", "correlation_id", "data", "key", "qos", "topic", "body")
     on_subscription = ("subscription_id", "count")
     return (
         type(command),
-        *(getattr(command, name, None) for name in (*said, *on_subscription)),
+        *(getattr(command, name, None) for name in (*common, *on_subscription)),
     )
 
 
@@ -420,10 +420,10 @@ any_frame = st.one_of(
 
 
 @given(st.lists(any_frame, max_size=8), st.booleans(), st.data())
-def test_any_cut_of_the_stream_gives_the_same_commands(
+def test_the_stream_may_be_split_anywhere(
     sent: list[bytes], greeted: bool, data: st.DataObject
 ) -> None:
-    """TCP may cut the stream anywhere; the commands cannot tell."""
+    """However TCP splits the stream, the same commands come out."""
     greeting = [messages.encode_hello(1), messages.encode_auth(2, "k")] if greeted else []
     stream = b"".join([*greeting, *sent])
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
@@ -434,7 +434,7 @@ def test_any_cut_of_the_stream_gives_the_same_commands(
 
 @given(st.binary(max_size=80), st.booleans())
 def test_noise_raises_documented_errors_only(noise: bytes, greeted: bool) -> None:
-    """Whatever arrives, the session answers with commands or a WireError."""
+    """For any bytes the session returns commands or raises WireError."""
     greeting = messages.encode_hello(1) + messages.encode_auth(2, "k") if greeted else b""
     with suppress(WireError):
         commands_of([greeting + noise])

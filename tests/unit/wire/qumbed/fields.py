@@ -1,4 +1,4 @@
-"""What a frame says, field by field, compiled or not."""
+"""The fields of a frame, compiled or not."""
 
 from typing import Any
 

@@ -1,9 +1,5 @@
 """Boxes between one private key and its peers."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from braidmq.base.errors import BraidError
@@ -19,10 +15,9 @@ from braidmq.wire.qumbed.boxes import (
     parse_key,
 )
 from braidmq.wire.qumbed.public_keys import LOW_ORDER_KEYS
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS = vectors("qumbed")
 SENDER = bytes.fromhex(VECTORS["sender_secret"])
 RECIPIENT = bytes.fromhex(VECTORS["recipient_secret"])
 SEALED = bytes.fromhex(VECTORS["sealed"])
@@ -35,7 +30,7 @@ def boxes(private_key: bytes, boxes_max: int = 4) -> Boxes:
 
 
 def test_the_golden_box_is_sealed_and_opened() -> None:
-    """Fixed keys and nonce give the bytes on record, and they give the payload back."""
+    """Fixed keys and nonce give the golden bytes, which open to the payload."""
     sender, recipient = boxes(SENDER), boxes(RECIPIENT)
 
     assert VECTORS["sender_public"] == sender.public_key.hex()
@@ -44,8 +39,8 @@ def test_the_golden_box_is_sealed_and_opened() -> None:
     assert PLAINTEXT == recipient.open(SEALED, sender.public_key)
 
 
-def test_a_sealed_payload_is_plain_bytes_of_a_known_size() -> None:
-    """Nonce and tag come on top, and nothing is held twice."""
+def test_sealing_adds_a_fixed_number_of_bytes() -> None:
+    """Those of nonce and tag."""
     sealed = boxes(SENDER).seal(b"", boxes(RECIPIENT).public_key, nonce=NONCE)
 
     assert bytes is type(sealed)
@@ -54,14 +49,14 @@ def test_a_sealed_payload_is_plain_bytes_of_a_known_size() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, NONCE_BYTES, OVERHEAD_BYTES - 1, OVERHEAD_BYTES])
-def test_what_is_too_short_for_a_box_does_not_open(size: int) -> None:
-    """One error for whatever is no box, however little of it there is."""
+def test_a_truncated_box_does_not_open(size: int) -> None:
+    """The error is the same for every length."""
     with pytest.raises(NotOpenedError, match="the box does not open"):
         boxes(RECIPIENT).open(SEALED[:size], boxes(SENDER).public_key)
 
 
-def test_the_last_used_boxes_are_kept() -> None:
-    """The number is bounded, and the one that was not used for longest goes first."""
+def test_the_most_recently_used_boxes_are_kept() -> None:
+    """Their number is bounded; the least recently used one is evicted first."""
     peers = [boxes(bytes([n]) * KEY_BYTES).public_key for n in range(1, 4)]
     mine = boxes(SENDER, boxes_max=2)
     made = []
@@ -74,8 +69,8 @@ def test_the_last_used_boxes_are_kept() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(LOW_ORDER_KEYS), ids=bytes.hex)
-def test_a_key_of_low_order_is_refused_both_ways(key: bytes) -> None:
-    """Everybody can compute what it shares with us; it takes no place among the boxes."""
+def test_a_key_of_low_order_is_refused_for_sealing_and_opening(key: bytes) -> None:
+    """Its shared secret is publicly known; no box is kept for it."""
     mine = boxes(SENDER)
 
     with pytest.raises(UnusableKeyError, match="the public key is of low order"):
@@ -86,8 +81,8 @@ def test_a_key_of_low_order_is_refused_both_ways(key: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
-def test_a_key_of_another_size_is_refused(size: int) -> None:
-    """Public or private: a key is 32 bytes."""
+def test_a_key_of_the_wrong_size_is_refused(size: int) -> None:
+    """Public and private keys have 32 bytes."""
     with pytest.raises(UnusableKeyError, match="the public key is not 32 bytes"):
         boxes(SENDER).seal(b"x", size * b"k", nonce=NONCE)
     with pytest.raises(UnusableKeyError, match="the private key is not 32 bytes"):
@@ -95,18 +90,18 @@ def test_a_key_of_another_size_is_refused(size: int) -> None:
 
 
 def test_a_private_key_of_zeros_is_refused() -> None:
-    """It is what a damaged file holds, and what everybody tries first."""
+    """It may come from a damaged file, and is the first that an attacker tries."""
     with pytest.raises(UnusableKeyError, match="nothing but zeros"):
         boxes(bytes(KEY_BYTES))
 
 
-def test_a_key_id_is_the_beginning_of_the_key() -> None:
-    """Eight bytes, as the frames carry it."""
+def test_a_key_id_is_the_start_of_the_key() -> None:
+    """Eight bytes, as in the frames."""
     assert bytes.fromhex("07a37cbc142093c8") == key_id(boxes(SENDER).public_key)
 
 
-def test_a_key_is_read_from_hexadecimal_digits() -> None:
-    """In either case; people copy them from anywhere."""
+def test_a_key_is_read_from_hex() -> None:
+    """In upper or lower case."""
     assert SENDER == parse_key(SENDER.hex())
     assert RECIPIENT == parse_key(RECIPIENT.hex().upper())
 
@@ -114,8 +109,8 @@ def test_a_key_is_read_from_hexadecimal_digits() -> None:
 @pytest.mark.parametrize(
     "text", ["", 63 * "a", 65 * "a", 63 * "a" + "g", " " + 63 * "a", 64 * "a" + "\n", 64 * "٣"]
 )
-def test_what_is_not_64_digits_is_no_key(text: str) -> None:
-    """The text is not repeated: it may be most of a key."""
+def test_text_that_is_not_64_hex_digits_is_refused(text: str) -> None:
+    """The error does not quote the text, which may be most of a key."""
     with pytest.raises(UnusableKeyError) as caught:
         parse_key(text)
 
@@ -123,13 +118,13 @@ def test_what_is_not_64_digits_is_no_key(text: str) -> None:
 
 
 @pytest.mark.parametrize("error", [NotOpenedError, UnusableKeyError])
-def test_every_error_of_boxes_is_caught_as_one(error: type[BoxError]) -> None:
-    """Whoever seals needs one except clause."""
+def test_every_error_of_boxes_derives_from_box_error(error: type[BoxError]) -> None:
+    """Callers need only one except clause."""
     assert (error, BoxError, BraidError) == error.__mro__[:3]
 
 
 def test_boxes_show_no_key() -> None:
-    """PyNaCl's own objects print what they hold; ours keep them out of sight."""
+    """PyNaCl's own objects print their keys; ours hide them."""
     mine = boxes(SENDER)
     mine.open(SEALED, boxes(RECIPIENT).public_key)
     parts = [getattr(mine, name) for name in mine.__slots__]

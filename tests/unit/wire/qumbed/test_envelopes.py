@@ -1,4 +1,4 @@
-"""Envelopes: the bytes that are sealed in with a payload."""
+"""Envelopes: the bytes that are sealed together with a payload."""
 
 from contextlib import suppress
 
@@ -15,7 +15,7 @@ from braidmq.wire.qumbed.envelopes import (
 )
 
 SENDER = bytes(range(32))
-DRAWN = bytes.fromhex(
+ENCODED = bytes.fromhex(
     "c1"  # mark
     f"{SENDER.hex()}"
     "0000000000000007"  # sequence
@@ -24,14 +24,14 @@ DRAWN = bytes.fromhex(
     "0001 73"  # schema id
     "7b7d"  # payload
 )
-READ = Envelope(SENDER, 7, 1_700_000_000_000, "é".encode(), b"s", b"{}")
-PAYLOAD_AT = len(DRAWN) - 2
+ENVELOPE = Envelope(SENDER, 7, 1_700_000_000_000, "é".encode(), b"s", b"{}")
+PAYLOAD_AT = len(ENCODED) - 2
 
 
-def test_the_bytes_are_the_drawing() -> None:
-    """Bytes on record and envelope are each other's image."""
-    assert DRAWN == write_envelope(READ)
-    assert READ == read_envelope(DRAWN)
+def test_golden_bytes() -> None:
+    """The golden bytes read as the envelope, and the envelope is written as them."""
+    assert ENCODED == write_envelope(ENVELOPE)
+    assert ENVELOPE == read_envelope(ENCODED)
 
 
 @given(
@@ -46,24 +46,24 @@ def test_the_bytes_are_the_drawing() -> None:
     )
 )
 def test_every_envelope_is_read_as_it_was_written(envelope: Envelope) -> None:
-    """Whatever the texts and the payload are."""
+    """For any texts and payload."""
     assert envelope == read_envelope(write_envelope(envelope))
 
 
 @pytest.mark.parametrize("size", range(1, PAYLOAD_AT))
-def test_an_envelope_that_is_cut_is_refused(size: int) -> None:
-    """At any byte before the payload, whose length is not written down."""
+def test_a_truncated_envelope_is_refused(size: int) -> None:
+    """Cut anywhere before the payload, whose length is not encoded."""
     with pytest.raises(TruncatedEnvelopeError, match="the envelope is truncated"):
-        read_envelope(DRAWN[:size])
+        read_envelope(ENCODED[:size])
 
 
 def test_the_payload_may_be_empty() -> None:
-    """An envelope ends where its payload would start."""
-    assert READ._replace(payload=b"") == read_envelope(DRAWN[:PAYLOAD_AT])
+    """The envelope then ends after the schema id."""
+    assert ENVELOPE._replace(payload=b"") == read_envelope(ENCODED[:PAYLOAD_AT])
 
 
-@pytest.mark.parametrize("plaintext", [b"", b"{}", b"\x00", b"\xc0", b"\xc2", DRAWN[1:]])
-def test_what_has_no_mark_is_a_bare_payload(plaintext: bytes) -> None:
+@pytest.mark.parametrize("plaintext", [b"", b"{}", b"\x00", b"\xc0", b"\xc2", ENCODED[1:]])
+def test_a_plaintext_without_the_mark_is_a_bare_payload(plaintext: bytes) -> None:
     """It was sealed without an envelope."""
     assert read_envelope(plaintext) is None
 
@@ -75,12 +75,12 @@ def test_no_text_starts_with_the_mark() -> None:
 
 
 @given(st.binary(max_size=120))
-def test_noise_behind_the_mark_is_an_envelope_or_truncated(noise: bytes) -> None:
-    """Nothing else is raised."""
+def test_noise_after_the_mark_is_an_envelope_or_truncated(noise: bytes) -> None:
+    """No other error is raised."""
     with suppress(TruncatedEnvelopeError):
         assert read_envelope(bytes([MARK]) + noise) is not None
 
 
 def test_an_envelope_does_not_show_its_payload() -> None:
-    """It may get into a log."""
-    assert "Envelope(7)" == repr(READ)
+    """Its repr may end up in a log."""
+    assert "Envelope(7)" == repr(ENVELOPE)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +12,14 @@ from hypothesis import strategies as st
 
 from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError, WireError
 from braidmq.wire.qumbed.frames import FRAME_MAX, FrameDecoder, encode
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS = vectors("qumbed")
 LIMIT = 16
 
 
 def decode(chunks: Iterable[bytes], length_max: int = LIMIT) -> list[bytes]:
-    """Decode with the decoder under test, asking after every chunk."""
+    """Decode with the decoder under test, asking for payloads after every chunk."""
     decoder = FrameDecoder(length_max)
     received: list[bytes] = []
     for chunk in chunks:
@@ -31,15 +29,15 @@ def decode(chunks: Iterable[bytes], length_max: int = LIMIT) -> list[bytes]:
     return received
 
 
-def cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
-    """Cut a stream at those places."""
-    edges = [0, *sorted(min(place, len(stream)) for place in places), len(stream)]
+def cut(stream: bytes, cuts: Iterable[int]) -> list[bytes]:
+    """Split a stream at these offsets."""
+    edges = [0, *sorted(min(cut_at, len(stream)) for cut_at in cuts), len(stream)]
     return [stream[start:end] for start, end in pairwise(edges)]
 
 
 @pytest.mark.parametrize("row", VECTORS["frames"], ids=lambda row: row["name"])
 def test_golden_bytes(row: dict[str, Any]) -> None:
-    """The frames on record hold their JSON, compact, and nothing else."""
+    """The golden frames hold exactly their compact JSON."""
     wire = bytes.fromhex(row["hex"])
     text = json.dumps(row["json"], separators=(",", ":")).encode()
 
@@ -57,16 +55,16 @@ def test_golden_bytes(row: dict[str, Any]) -> None:
         ("ffffffff", FrameTooLargeError, "frame of 4294967295 bytes, limit is 16"),
     ],
 )
-def test_a_length_is_refused_before_anything_follows_it(
+def test_a_bad_length_is_refused_before_any_payload_arrives(
     header: str, error: type[WireError], text: str
 ) -> None:
-    """Waiting for what is too long is the attack."""
+    """Making the server wait for a huge frame is the attack."""
     with pytest.raises(error, match=text):
         decode([bytes.fromhex(header)])
 
 
 def test_the_largest_frame_is_a_mebibyte() -> None:
-    """One byte more is refused by its length alone."""
+    """One more byte is refused by its length alone."""
     largest = b"x" * FRAME_MAX
 
     assert 1_048_576 == FRAME_MAX
@@ -80,41 +78,43 @@ def test_the_largest_frame_is_a_mebibyte() -> None:
     st.binary(max_size=3),
     st.lists(st.integers(0, 150), max_size=8),
 )
-def test_any_cut_decodes_alike(payloads: list[bytes], rest: bytes, places: list[int]) -> None:
-    """Where the network cuts a stream, and what is left over, changes nothing."""
+def test_the_stream_may_be_split_anywhere(
+    payloads: list[bytes], rest: bytes, cuts: list[int]
+) -> None:
+    """Neither the split nor an incomplete rest changes the payloads."""
     stream = b"".join(map(encode, payloads)) + rest
 
-    assert payloads == decode(cut(stream, places))
+    assert payloads == decode(cut(stream, cuts))
     assert payloads == decode([stream])
 
 
 @given(st.binary(max_size=80), st.lists(st.integers(0, 80), max_size=5))
-def test_noise_raises_only_wire_errors(noise: bytes, places: list[int]) -> None:
-    """Whatever comes is a payload, a wait or a documented error."""
+def test_noise_raises_only_wire_errors(noise: bytes, cuts: list[int]) -> None:
+    """Any bytes give payloads, wait for more, or raise a documented error."""
     with suppress(WireError):
-        decode(cut(noise, places))
+        decode(cut(noise, cuts))
 
 
 @given(
     st.lists(st.binary(min_size=1, max_size=LIMIT), min_size=1, max_size=4),
     st.lists(st.integers(0, 80), max_size=5),
 )
-def test_held_bytes_are_those_not_given_out(payloads: list[bytes], places: list[int]) -> None:
-    """Whoever bounds memory counts what came against what went."""
+def test_held_bytes_are_those_not_yet_returned(payloads: list[bytes], cuts: list[int]) -> None:
+    """Bytes received minus bytes returned, after every step."""
     decoder = FrameDecoder(LIMIT)
-    came = went = 0
-    for chunk in cut(b"".join(map(encode, payloads)), places):
+    received = returned = 0
+    for chunk in cut(b"".join(map(encode, payloads)), cuts):
         decoder.receive_data(chunk)
-        came += len(chunk)
+        received += len(chunk)
         while (payload := decoder.next_payload()) is not None:
-            went += 4 + len(payload)
-            assert came - went == decoder.held_bytes
+            returned += 4 + len(payload)
+            assert received - returned == decoder.held_bytes
 
-        assert came - went == decoder.held_bytes
+        assert received - returned == decoder.held_bytes
 
 
-def test_a_large_frame_may_come_byte_by_byte() -> None:
-    """The bytes are held once, and joined once."""
+def test_a_large_frame_may_arrive_byte_by_byte() -> None:
+    """The decoder returns it complete."""
     payload = bytes(range(256)) * 400
 
     assert [payload] == decode((bytes([byte]) for byte in encode(payload)), FRAME_MAX)

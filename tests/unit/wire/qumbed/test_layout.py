@@ -11,7 +11,7 @@ SECRET = "c2VjcmV0"
 
 
 def nested(levels: int) -> bytes:
-    """Return a frame of that many levels, the frame's own two among them."""
+    """Return a frame of that many levels, including the frame's own two."""
     inside = levels - 2
     filler = b'"x":' + b"[" * inside + b"]" * inside
     return b'{"t":3,"u":{"topic":"a",' + filler + b"}}"
@@ -24,8 +24,8 @@ def problem(payload: bytes) -> str:
     return str(caught.value)
 
 
-def test_absent_and_null_are_the_same() -> None:
-    """The original writes null for what it does not have."""
+def test_absent_and_null_mean_the_same() -> None:
+    """The original implementation writes null for missing fields."""
     absent = decode(b'{"t":1,"p":{}}')
     null = decode(
         b'{"t":1,"p":{"topic":null,"payload":null,"schema_id":null,"recipient_key_id":null,'
@@ -35,8 +35,8 @@ def test_absent_and_null_are_the_same() -> None:
     assert absent == null
 
 
-def test_unknown_keys_are_ignored_and_known_ones_matched_exactly() -> None:
-    """New keys are how the protocol grows; `T` is a new key."""
+def test_unknown_keys_are_ignored_and_known_ones_are_case_sensitive() -> None:
+    """The protocol grows by new keys; `T` is one."""
     frame = decode(b'{"t":3,"T":7,"new":[{"deep":1e999}],"u":{"Topic":5,"topic":"a"}}')
 
     assert 3 == frame.t
@@ -44,29 +44,29 @@ def test_unknown_keys_are_ignored_and_known_ones_matched_exactly() -> None:
     assert "a" == frame.u.topic
 
 
-def test_the_last_of_repeated_keys_counts() -> None:
-    """As in the original."""
+def test_the_last_of_repeated_keys_wins() -> None:
+    """As in the original implementation."""
     frame = decode(b'{"t":3,"u":{"topic":"a","topic":"b"}}')
 
     assert frame.u is not None
     assert "b" == frame.u.topic
 
 
-def test_the_32nd_level_is_the_last() -> None:
-    """The frame's object and the one of its type are two of them."""
+def test_32_levels_are_the_maximum() -> None:
+    """Including the frame's object and the object of its type."""
     assert 32 == DEPTH_MAX
     assert 3 == decode(nested(32)).t
     assert "the frame is more than 32 levels deep" == problem(nested(33))
 
 
 @pytest.mark.parametrize("levels", [900, 1_100, 100_000])
-def test_any_depth_is_refused_in_the_same_words(levels: int) -> None:
-    """Whether the decoder itself gives up does not show."""
+def test_any_greater_depth_is_refused_with_the_same_text(levels: int) -> None:
+    """Even if the JSON decoder itself gives up."""
     assert "the frame is more than 32 levels deep" == problem(nested(levels))
 
 
 def test_brackets_side_by_side_or_in_strings_are_not_deep() -> None:
-    """Many brackets are looked at twice, and not refused for their number."""
+    """A frame is not refused for the number of its brackets."""
     texts = json.dumps(["[[{{"] * 50)
     frame = decode(b'{"t":3,"x":[' + b"[]," * 100 + b"{}]," + f'"y":{texts}}}'.encode())
 
@@ -95,8 +95,8 @@ def test_brackets_side_by_side_or_in_strings_are_not_deep() -> None:
         b'{"t":3,"x":[' + b"[]," * 40,
     ],
 )
-def test_what_is_not_json_is_refused(payload: bytes) -> None:
-    """Neither other encodings nor lone surrogates, behind unknown keys as well."""
+def test_a_frame_that_is_not_json_is_refused(payload: bytes) -> None:
+    """Other encodings and lone surrogates included, even under unknown keys."""
     assert "the frame is not JSON" == problem(payload)
 
 
@@ -128,8 +128,8 @@ def test_what_is_not_json_is_refused(payload: bytes) -> None:
         (b'{"t":1,"k":1}', "$.k"),
     ],
 )
-def test_a_field_of_another_type_is_refused(payload: bytes, at: str) -> None:
-    """The text names the place and repeats nothing of what stands there."""
+def test_a_field_of_the_wrong_type_is_refused(payload: bytes, at: str) -> None:
+    """The error names the field and does not quote its value."""
     text = problem(payload)
 
     assert at in text
@@ -138,7 +138,7 @@ def test_a_field_of_another_type_is_refused(payload: bytes, at: str) -> None:
 
 
 def test_a_bad_frame_is_a_malformed_payload_with_its_id() -> None:
-    """What the peer called the frame comes back with the refusal."""
+    """The refusal carries the peer's id of the frame."""
     with pytest.raises(MalformedPayloadError) as caught:
         decode(b'{"t":1,"p":{"topic":5,"id":"mine"}}')
 
@@ -162,6 +162,6 @@ def test_a_bad_frame_is_a_malformed_payload_with_its_id() -> None:
         (b'{"p":{"id":"' + b"x" * 65_536 + b'"}}', ""),
     ],
 )
-def test_a_frame_that_is_wrong_elsewhere_still_has_its_name(payload: bytes, name: str) -> None:
-    """As far as it can be read, and is no longer than a name may be."""
+def test_the_id_of_a_malformed_frame_is_found(payload: bytes, name: str) -> None:
+    """If it can be read and is not too long."""
     assert name == name_of(payload)

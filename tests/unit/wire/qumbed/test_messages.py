@@ -1,10 +1,8 @@
-"""Frames' JSON on the Qumbed strand."""
+"""Reading and writing the JSON of Qumbed frames."""
 
 import json
 from base64 import b64encode
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,10 +24,9 @@ from braidmq.wire.qumbed.messages import (
 )
 from braidmq.wire.qumbed.public_keys import LOW_ORDER_KEYS
 from tests.unit.wire.qumbed.fields import fields_of
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS = vectors("qumbed")
 WIRE = {row["name"]: bytes.fromhex(row["hex"]) for row in VECTORS["frames"]}
 SENDER = bytes.fromhex(VECTORS["sender_public"])
 RECIPIENT = bytes.fromhex(VECTORS["recipient_public"])
@@ -108,19 +105,19 @@ def problem(**fields: object) -> tuple[str, str]:
 
 
 def base64(data: bytes) -> str:
-    """Return bytes as the wire has them."""
+    """Return bytes as they are encoded on the wire."""
     return b64encode(data).decode()
 
 
 @pytest.mark.parametrize("name", WIRE)
 def test_golden_frames_are_written(name: str) -> None:
-    """Byte for byte: order of fields, spaces, base64."""
+    """Byte for byte: field order, spacing, base64."""
     assert WIRE[name] == WRITTEN[name]()
 
 
 @pytest.mark.parametrize("name", WIRE)
 def test_golden_frames_are_read(name: str) -> None:
-    """Field for field."""
+    """Field by field."""
     kind, fields = READ[name]
     frame = read(WIRE[name])
 
@@ -128,18 +125,18 @@ def test_golden_frames_are_read(name: str) -> None:
     assert {"id": "", "key": "", **fields} == fields_of(frame)
 
 
-def test_extra_keys_stand_behind_the_originals() -> None:
-    """An original client that ignores unknown keys reads the same frames as before."""
-    named = messages.publish("a", b"x", frame_id="n1", key="bk_1")
-    told = messages.message(
+def test_extra_keys_follow_the_original_ones() -> None:
+    """A client of the original protocol, which ignores unknown keys, reads the same frames."""
+    publish = messages.publish("a", b"x", frame_id="n1", key="bk_1")
+    message = messages.message(
         quote("a"), b"x", SENDER, message_id="7", schema_id=quote("s"), timestamp_ms=9
     )
 
     assert (
         b'{"t":1,"p":{"topic":"a","payload":"eA==","schema_id":"","recipient_key_id":null,'
         b'"sender_public_key":null,"id":"n1"},"k":"bk_1"}'
-    ) == named[4:]
-    assert told.endswith(b'htHHw=","id":"7","schema_id":"s","timestamp_ms":9}}')
+    ) == publish[4:]
+    assert message.endswith(b'htHHw=","id":"7","schema_id":"s","timestamp_ms":9}}')
     assert b'{"t":5,"a":{"message_id":"7","ok":true,"delivered":0}}' == messages.ack("7", 0)[4:]
     assert (
         b'{"t":6,"e":{"code":"C","message":"m","id":"n1"}}'
@@ -148,7 +145,7 @@ def test_extra_keys_stand_behind_the_originals() -> None:
 
 
 def test_extra_keys_are_read_back() -> None:
-    """Ids, keys, times and counts come through."""
+    """Ids, keys, times and counts."""
     subscribe = read(messages.subscribe("a", "", RECIPIENT, frame_id="n2", key="k2"))
     unsubscribe = read(messages.unsubscribe("a", frame_id="n3", key="k3"))
     discovery = read(messages.discovery("", [], b"", "", frame_id="n4", key="k4"))
@@ -179,7 +176,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
     st.sampled_from([(b"", b""), (RECIPIENT[:8], SENDER)]),
     st.tuples(texts, texts),
 )
-def test_whatever_is_published_is_read_as_it_was(
+def test_any_publish_is_read_as_it_was_written(
     topic: str,
     payload: bytes,
     schema_id: str,
@@ -208,10 +205,10 @@ def test_whatever_is_published_is_read_as_it_was(
 
 
 @given(texts.filter(bool), st.binary(max_size=60), texts)
-def test_a_message_is_never_longer_than_foretold(
+def test_a_message_is_never_longer_than_predicted(
     topic: str, payload: bytes, schema_id: str
 ) -> None:
-    """With the largest id and time it is exactly so long, unless there is no payload."""
+    """With the largest id and time the prediction is exact, unless the payload is empty."""
     wire = messages.message(
         quote(topic),
         payload,
@@ -220,28 +217,28 @@ def test_a_message_is_never_longer_than_foretold(
         schema_id=quote(schema_id),
         timestamp_ms=2**63 - 1,
     )
-    foretold = messages.message_bytes(quote(topic), len(payload), quote(schema_id))
+    predicted = messages.message_bytes(quote(topic), len(payload), quote(schema_id))
 
     assert json.loads(wire[4:])["m"]["topic"] == topic
-    assert foretold == len(wire) - 4 + (0 if payload else 2)
+    assert predicted == len(wire) - 4 + (0 if payload else 2)
 
 
 @pytest.mark.parametrize("kind", [0, 8, 99, -1, 2**70])
 def test_an_unknown_type_is_refused(kind: int) -> None:
-    """There are seven."""
+    """There are seven types."""
     assert ("unknown frame type", "n") == problem(t=kind, p={"topic": "a", "id": "n"})
 
 
 @pytest.mark.parametrize("number", [b"1.0", b"1e0", b"1.5"])
-def test_a_type_is_written_as_an_integer(number: bytes) -> None:
-    """The original refuses fractions and exponents too."""
+def test_a_type_must_be_an_integer(number: bytes) -> None:
+    """The original implementation refuses fractions and exponents too."""
     with pytest.raises(BadFrameError, match="not an integer"):
         read_frame(b'{"t":' + number + b',"p":{"topic":"a"}}')
 
 
 @pytest.mark.parametrize("kind", range(1, 8))
 def test_a_type_without_its_object_is_refused(kind: int) -> None:
-    """Another type's object does not help, and nothing of an earlier frame is used again."""
+    """Another type's object does not count, nor does one of an earlier frame."""
     other = {"u": {"topic": "a"}} if kind != messages.UNSUBSCRIBE else {"s": {"topic": "a"}}
 
     assert ("the object of the frame's type is missing", "") == problem(t=kind, **other)
@@ -257,10 +254,10 @@ WITH_A_TOPIC = [
 
 @pytest.mark.parametrize(("kind", "name", "rest"), WITH_A_TOPIC)
 @pytest.mark.parametrize("topic", ["", None])
-def test_a_topic_is_not_empty(
+def test_a_topic_must_not_be_empty(
     kind: int, name: str, rest: dict[str, object], topic: str | None
 ) -> None:
-    """Null, absent and empty are the same."""
+    """Null, absent and empty are all refused."""
     inner = {**rest, "id": "n", "topic": topic}
     absent = {**rest, "id": "n"}
 
@@ -273,7 +270,7 @@ def test_a_topic_is_not_empty(
 def test_a_topic_has_at_most_65535_bytes(
     kind: int, name: str, rest: dict[str, object], letter: str
 ) -> None:
-    """Bytes of UTF-8, however they are written."""
+    """Of UTF-8, however they are escaped."""
     size = len(letter.encode())
     longest = letter * (65_535 // size) + "x" * (65_535 % size)
     frame = read_frame(json.dumps({"t": kind, name: {**rest, "topic": longest}}).encode())
@@ -285,7 +282,7 @@ def test_a_topic_has_at_most_65535_bytes(
 
 
 def test_an_id_has_at_most_256_bytes() -> None:
-    """It is kept until the frame is answered; a longer is not echoed."""
+    """It is kept until the frame is answered; a longer one is not echoed."""
     longest = "é" * 127 + "xx"
 
     assert longest == read(messages.publish("a", b"", frame_id=longest)).id
@@ -295,8 +292,8 @@ def test_an_id_has_at_most_256_bytes() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 9, 32])
-def test_a_recipient_key_id_has_8_bytes_or_none(size: int) -> None:
-    """Nothing between, and nothing above."""
+def test_a_recipient_key_id_has_8_bytes_or_is_empty(size: int) -> None:
+    """Any other size is refused."""
     refused = {"topic": "a", "recipient_key_id": base64(bytes(size)), "id": "n"}
     empty = read_frame(b'{"t":1,"p":{"topic":"a","recipient_key_id":""}}')
 
@@ -314,7 +311,7 @@ WITH_A_KEY = [
 @pytest.mark.parametrize(("kind", "name", "field"), WITH_A_KEY)
 @pytest.mark.parametrize("size", [1, 31, 33])
 def test_a_public_key_has_32_bytes(kind: int, name: str, field: str, size: int) -> None:
-    """Wherever one stands."""
+    """In every frame that has one."""
     inner = {"topic": "a", "id": "n", field: base64(b"\x09" * size)}
 
     assert (f"{field} is not 32 bytes", "n") == problem(t=kind, **{name: inner})
@@ -323,14 +320,14 @@ def test_a_public_key_has_32_bytes(kind: int, name: str, field: str, size: int) 
 @pytest.mark.parametrize(("kind", "name", "field"), WITH_A_KEY)
 @pytest.mark.parametrize("key", sorted(LOW_ORDER_KEYS), ids=bytes.hex)
 def test_a_public_key_is_not_of_low_order(kind: int, name: str, field: str, key: bytes) -> None:
-    """Wherever one stands."""
+    """In every frame that has one."""
     inner = {"topic": "a", "id": "n", field: base64(key)}
 
     assert (f"{field} is of low order", "n") == problem(t=kind, **{name: inner})
 
 
 def test_only_a_subscriber_must_have_a_key() -> None:
-    """Plain payloads have no sender key, and a question about topics needs none."""
+    """Plain payloads have no sender key, and a Discovery needs none."""
     publish = read_frame(b'{"t":1,"p":{"topic":"a"}}')
     discovery = read_frame(b'{"t":7,"d":{}}')
 
@@ -339,15 +336,15 @@ def test_only_a_subscriber_must_have_a_key() -> None:
     assert ("public_key is not 32 bytes", "") == problem(t=2, s={"topic": "a"})
 
 
-def test_keys_of_a_message_are_not_judged() -> None:
-    """A relay that forwards nonsense must not cost its client the stream."""
+def test_the_keys_of_a_message_are_not_checked() -> None:
+    """A relay that forwards an invalid key must not end its client's stream."""
     frame = read_frame(b'{"t":4,"m":{"sender_public_key":"eA==","sender_key_id":"eA=="}}')
 
     assert b"x" == fields_of(frame)["sender_public_key"]
 
 
-def test_a_long_error_text_is_cut() -> None:
-    """And what is no text at all is replaced."""
+def test_a_long_error_text_is_truncated() -> None:
+    """Lone surrogates are replaced."""
     frame = read(messages.error("C", "x" * 1000))
     odd = read(messages.error("C", "a\ud800b"))
 
@@ -355,16 +352,16 @@ def test_a_long_error_text_is_cut() -> None:
     assert "a?b" == fields_of(odd)["message"]
 
 
-def test_discovery_tells_of_a_thousand_topics() -> None:
-    """The first ones, in their order."""
+def test_a_discovery_lists_at_most_a_thousand_topics() -> None:
+    """The first ones, in order."""
     topics = [f"topic/{number}" for number in range(1_001)]
     frame = read(messages.discovery("n", topics, SENDER, "h:1"))
 
     assert topics[:1_000] == fields_of(frame)["topics"]
 
 
-def test_discovery_fits_a_frame() -> None:
-    """Long names leave room for fewer; the rest of the frame is whole."""
+def test_a_discovery_fits_into_a_frame() -> None:
+    """With long names it lists fewer topics; the other fields are complete."""
     topics = [f"{number:04}" + "\x01" * 65_531 for number in range(10)]
     wire = messages.discovery("n", topics, SENDER, "h:1")
     frame = read(wire)

@@ -1,10 +1,8 @@
-"""A Qumbed stream as the server sees it."""
+"""A Qumbed session on the server's side."""
 
 import json
 from collections.abc import Iterable
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,10 +20,9 @@ from braidmq.wire.qumbed.session import (
     Session,
 )
 from tests.unit.wire.qumbed.fields import fields_of
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "qumbed.json").read_text("utf-8")
-)
+VECTORS = vectors("qumbed")
 WIRE = {row["name"]: bytes.fromhex(row["hex"]) for row in VECTORS["frames"]}
 KEY = bytes.fromhex(VECTORS["sender_public"])
 FROM_CLIENTS = ["publish", "subscribe", "unsubscribe", "discovery"]
@@ -34,7 +31,7 @@ GOOD = messages.unsubscribe("good", frame_id="g")
 
 
 def commands(chunks: Iterable[bytes]) -> list[Command]:
-    """Feed a new session, asking after every chunk."""
+    """Feed a new session, asking for commands after every chunk."""
     session = Session()
     taken: list[Command] = []
     for chunk in chunks:
@@ -45,14 +42,14 @@ def commands(chunks: Iterable[bytes]) -> list[Command]:
 
 
 def shown(command: Command) -> tuple[type, dict[str, object]]:
-    """Return all of a command, to be compared."""
+    """Return all fields of a command, for comparison."""
     if isinstance(command, Reply):
         return Reply, {"data": command.data, "closes": command.closes}
     return type(command), fields_of(command)
 
 
 def refusal(command: Command) -> tuple[str, str, bool]:
-    """Return code and id of a refusal, and whether it closes."""
+    """Return the code and id of a refusal, and whether it closes the stream."""
     assert isinstance(command, Reply)
     assert REPLY == command.kind
     frame = read_frame(command.data[4:])
@@ -68,7 +65,7 @@ def frame_of(**fields: object) -> bytes:
 
 @pytest.mark.parametrize("name", FROM_CLIENTS)
 def test_golden_frames_of_clients_are_commands(name: str) -> None:
-    """Each as it was read, nothing answered."""
+    """Each is returned as it was read, without a reply."""
     [command] = commands([WIRE[name]])
 
     assert shown(command) == (type(command), fields_of(read_frame(WIRE[name][4:])))
@@ -121,7 +118,7 @@ BAD_FRAMES: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("name", BAD_FRAMES)
 def test_a_bad_frame_ends_the_stream(name: str) -> None:
-    """What came before is a command, then the Error with the frame's id, then nothing more."""
+    """Earlier frames are commands; then comes the Error with the frame's id, and no more."""
     wire, frame_id = BAD_FRAMES[name]
     first, last = commands([GOOD + wire + GOOD, GOOD])
 
@@ -130,8 +127,8 @@ def test_a_bad_frame_ends_the_stream(name: str) -> None:
 
 
 @pytest.mark.parametrize("length", [frames.FRAME_MAX + 1, 2**31, 2**32 - 1])
-def test_a_frame_too_large_is_refused_by_its_length(length: int) -> None:
-    """Before anything of it has come; and then the stream ends."""
+def test_a_frame_that_is_too_large_is_refused_by_its_length(length: int) -> None:
+    """Before any of its payload arrives; then the stream ends."""
     first, last = commands([GOOD + length.to_bytes(4, "big"), GOOD])
 
     assert "g" == fields_of(first)["id"]
@@ -139,7 +136,7 @@ def test_a_frame_too_large_is_refused_by_its_length(length: int) -> None:
 
 
 def test_an_ended_stream_holds_nothing() -> None:
-    """What follows a bad frame costs no memory, however much it is."""
+    """Data after a bad frame takes no memory, however much it is."""
     session = Session()
     session.receive_data(bytes(4) + GOOD * 100)
     reply = session.next_command()
@@ -151,8 +148,8 @@ def test_an_ended_stream_holds_nothing() -> None:
     assert 0 == session.held_bytes
 
 
-def test_held_bytes_are_those_without_a_command() -> None:
-    """A frame counts until it is given out."""
+def test_held_bytes_are_those_not_yet_returned() -> None:
+    """A frame counts until it is returned as a command."""
     session = Session()
     session.receive_data(GOOD + GOOD[:9])
 
@@ -163,7 +160,7 @@ def test_held_bytes_are_those_without_a_command() -> None:
 
 
 def test_no_field_outlives_its_frame() -> None:
-    """A frame that says less than the one before it means less."""
+    """A field missing from a frame is empty, not that of the frame before."""
     first, last = commands([WIRE["publish"] + frame_of(t=1, p={"topic": "b"})])
 
     assert isinstance(first, Publish)
@@ -178,7 +175,7 @@ def test_no_field_outlives_its_frame() -> None:
 
 
 def largest_payload(topic: str, *, sealed_by_us: bool) -> int:
-    """Return the size of the largest payload whose Message fits a frame."""
+    """Return the size of the largest payload whose Message fits into a frame."""
     room = frames.FRAME_MAX - messages.message_bytes(quote(topic), 1) + len("AA==")
     return room // 4 * 3 - (SEAL_BYTES if sealed_by_us else 0)
 
@@ -187,15 +184,15 @@ def largest_payload(topic: str, *, sealed_by_us: bool) -> int:
     ("filler", "sender", "sealed_by_us"),
     [
         (b"\xff", KEY, False),  # a box
-        (b"\xff", b"", True),  # opaque: nobody is said to have sealed it
+        (b"\xff", b"", True),  # opaque: it names no sender
         (b"7", KEY, True),  # JSON: plain
-        (b"x", KEY, True),  # may be JSON for all that is looked at
+        (b"x", KEY, True),  # UTF-8, so it may be JSON
     ],
 )
-def test_a_publish_whose_message_would_not_fit_is_refused_alone(
+def test_a_publish_whose_message_would_not_fit_is_refused(
     filler: bytes, sender: bytes, sealed_by_us: bool
 ) -> None:
-    """One byte decides; the stream goes on. What we must seal needs 40 bytes more."""
+    """One byte decides; the stream continues. A payload that we must seal needs 40 more."""
     largest = largest_payload("a", sealed_by_us=sealed_by_us)
 
     def wire(size: int) -> bytes:
@@ -210,8 +207,8 @@ def test_a_publish_whose_message_would_not_fit_is_refused_alone(
 
 
 @pytest.mark.parametrize("sealed_by_us", [False, True])
-def test_the_message_of_the_largest_publish_is_a_frame(sealed_by_us: bool) -> None:
-    """What was accepted can be delivered, with the largest id and time."""
+def test_the_message_of_the_largest_publish_fits_into_a_frame(sealed_by_us: bool) -> None:
+    """Every accepted publish can be delivered, even with the largest id and time."""
     size = largest_payload("a", sealed_by_us=sealed_by_us)
     wire = messages.message(
         quote("a"),
@@ -225,7 +222,7 @@ def test_the_message_of_the_largest_publish_is_a_frame(sealed_by_us: bool) -> No
 
 
 def test_a_publish_of_exactly_a_mebibyte_is_read() -> None:
-    """The frame is within its bound; that its Message is not leaves the stream open."""
+    """If only its Message would be too large, the stream stays open."""
     start, end = b'{"t":1,"p":{"topic":"a","id":"n"},"x":"', b'"}'
     small = frames.encode(start + b"x" * (frames.FRAME_MAX - len(start + end)) + end)
     large = messages.publish("a", b"\xff" * 786_300, frame_id="n")
@@ -236,7 +233,7 @@ def test_a_publish_of_exactly_a_mebibyte_is_read() -> None:
     assert (FRAME_TOO_LARGE, "n", False) == refusal(refused)
 
 
-def test_an_escaped_topic_counts_as_it_is_written() -> None:
+def test_an_escaped_topic_counts_with_its_escapes() -> None:
     """Control characters take six bytes in a Message."""
     topic = "\x01" * 65_535
     largest = largest_payload(topic, sealed_by_us=False)
@@ -258,10 +255,10 @@ wires = st.sampled_from(
 
 
 @given(st.lists(wires, max_size=4), st.lists(st.integers(0, 1_500), max_size=8))
-def test_any_cut_is_read_alike(stream: list[bytes], places: list[int]) -> None:
-    """Where the network cuts a stream changes nothing."""
+def test_the_stream_may_be_split_anywhere(stream: list[bytes], cuts: list[int]) -> None:
+    """However the network splits it, the same commands come out."""
     whole = b"".join(stream)
-    edges = [0, *sorted(min(place, len(whole)) for place in places), len(whole)]
+    edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     chunks = [whole[start:end] for start, end in pairwise(edges)]
 
     assert list(map(shown, commands([whole]))) == list(map(shown, commands(chunks)))
@@ -271,7 +268,7 @@ def test_any_cut_is_read_alike(stream: list[bytes], places: list[int]) -> None:
     st.lists(st.binary(max_size=40) | st.binary(min_size=1, max_size=40).map(frames.encode)),
 )
 def test_noise_never_raises(noise: list[bytes]) -> None:
-    """It is answered once, and then ignored."""
+    """The session replies at most once; after that it ignores the data."""
     taken = commands(noise)
 
     assert all(not isinstance(command, Reply) for command in taken[:-1])
@@ -282,7 +279,7 @@ def test_noise_never_raises(noise: list[bytes]) -> None:
     st.lists(st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=2)), min_size=1),
 )
 def test_damaged_frames_never_raise(name: str, damages: list[tuple[int, bytes]]) -> None:
-    """A frame whose JSON was overwritten is a command, or the end of the stream."""
+    """A frame with overwritten JSON is a command or ends the stream."""
     body = WIRE[name][4:]
     for at, with_bytes in damages:
         body = body[:at] + with_bytes + body[at + len(with_bytes) :]

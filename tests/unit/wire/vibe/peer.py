@@ -1,8 +1,4 @@
-"""What the tests of the Vibe session share: a client's frames, and what they meet."""
-
-import json
-from pathlib import Path
-from typing import Any
+"""Helpers for tests of the Vibe session: a client's frames, and their outcomes."""
 
 import pytest
 
@@ -10,10 +6,9 @@ from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.frames import DIALECT_1_0, DIALECT_1_1
 from braidmq.wire.vibe.messages import Body
 from braidmq.wire.vibe.session import AUTH_FAILED, CONNECTED, Reply, Session
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "vibe.json").read_text("utf-8")
-)
+VECTORS = vectors("vibe")
 BOTH_DIALECTS = pytest.mark.parametrize("dialect", [DIALECT_1_0, DIALECT_1_1])
 
 ON_A_QUEUE = [
@@ -48,7 +43,7 @@ def frame(
     *,
     headers: dict[str, str] | None = None,
 ) -> bytes:
-    """Return a frame as a client of that dialect sends it."""
+    """Return a frame as a client of this dialect sends it."""
     with_errors = dialect == DIALECT_1_0
     body = messages.write_body(
         kind, message_id, queue, payload, headers, with_errors=with_errors
@@ -57,7 +52,7 @@ def frame(
 
 
 def read(data: bytes, dialect: int) -> Body:
-    """Read one whole frame that was sent to a client of that dialect."""
+    """Read one whole frame that was sent to a client of this dialect."""
     decoder = frames.FrameDecoder(2 * frames.BODY_MAX)
     decoder.dialect = dialect
     decoder.receive_data(data)
@@ -70,7 +65,7 @@ def read(data: bytes, dialect: int) -> Body:
 def session_in(
     state: int, dialect: int = DIALECT_1_1, body_max: int = frames.BODY_MAX
 ) -> Session:
-    """Bring a session to *state* by the frames that lead there."""
+    """Return a session that was brought to *state* by the usual frames."""
     peer = Session(body_max)
     if state == CONNECTED:
         peer.receive_data(frame(dialect, messages.CONNECT))
@@ -81,8 +76,8 @@ def session_in(
     return peer
 
 
-def meets(peer: Session, wire: bytes, dialect: int = DIALECT_1_1) -> object:
-    """Say what one frame meets: an Error's code and text, or ACCEPTED."""
+def outcome(peer: Session, wire: bytes, dialect: int = DIALECT_1_1) -> object:
+    """Return the outcome of a frame: an Error's code and text, or ACCEPTED."""
     peer.receive_data(wire)
     command = peer.next_command()
     assert command is not None

@@ -31,7 +31,7 @@ BOTH = pytest.mark.parametrize("name", PACK)
 
 
 def bomb(name: str, mebibytes: int) -> bytes:
-    """Pack so many MiB of zeros as tightly as can be, with the widest window there is."""
+    """Pack this many MiB of zeros as tightly as possible, with the widest window."""
     zeros = bytes(MIB)
     if name == "gzip":
         stream = zlib.compressobj(9, zlib.DEFLATED, 31)
@@ -55,8 +55,8 @@ def bomb(name: str, mebibytes: int) -> bytes:
     ],
     ids=lambda body: f"{len(body)} bytes",
 )
-def test_what_was_packed_unpacks(name: str, body: bytes) -> None:
-    """A body comes back whole, whether it is held in one go or counted first."""
+def test_a_packed_body_unpacks(name: str, body: bytes) -> None:
+    """A body comes back complete; one byte above the limit is refused."""
     assert body == UNPACK[name](PACK[name](body), len(body))
     with pytest.raises(FrameTooLargeError) as refusal:
         UNPACK[name](PACK[name](body + b"!"), len(body))
@@ -64,14 +64,14 @@ def test_what_was_packed_unpacks(name: str, body: bytes) -> None:
 
 
 @BOTH
-def test_an_empty_stream_holds_nothing(name: str) -> None:
-    """That is legal compression; that no body is empty is judged elsewhere."""
+def test_an_empty_stream_unpacks_to_nothing(name: str) -> None:
+    """That is valid compression; the reader of bodies refuses empty ones."""
     assert b"" == UNPACK[name](PACK[name](b""), 10)
 
 
 @BOTH
-def test_a_stream_that_is_cut_off_is_refused(name: str) -> None:
-    """At every byte."""
+def test_a_truncated_stream_is_refused(name: str) -> None:
+    """Cut at any byte."""
     packed = PACK[name](b"some words, and some words again" * 9)
 
     for end in range(1, len(packed)):
@@ -80,7 +80,7 @@ def test_a_stream_that_is_cut_off_is_refused(name: str) -> None:
 
 
 @BOTH
-def test_a_stream_that_is_followed_by_more_is_refused(name: str) -> None:
+def test_data_after_the_stream_is_refused(name: str) -> None:
     """A frame holds one compressed body and nothing else."""
     packed = PACK[name](b"some words" * 9)
 
@@ -91,8 +91,8 @@ def test_a_stream_that_is_followed_by_more_is_refused(name: str) -> None:
 
 
 @BOTH
-def test_a_stream_that_breaks_off_late_is_refused(name: str) -> None:
-    """Damage behind the first pieces is found too."""
+def test_a_stream_truncated_near_its_end_is_refused(name: str) -> None:
+    """Damage after the first chunks is found too."""
     packed = bytearray(PACK[name](random.Random(3).randbytes(300_000)))
     del packed[-1000:]
 
@@ -102,7 +102,7 @@ def test_a_stream_that_breaks_off_late_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("window_bits", range(10, 25))
 def test_every_brotli_window_is_read(window_bits: int) -> None:
-    """Released clients declare 4 MiB; a wider or narrower window changes nothing."""
+    """Released clients declare 4 MiB; wider and narrower windows work as well."""
     body = random.Random(window_bits).randbytes(200_000) * 2
     packed = brotli.compress(body, quality=5, lgwin=window_bits)
 
@@ -112,22 +112,22 @@ def test_every_brotli_window_is_read(window_bits: int) -> None:
 
 
 def repeating_its_start(distance: int) -> bytes:
-    """Return a body of 1 MiB that nothing repeats but its first bytes, *distance* later."""
+    """Return a body of 1 MiB that repeats only its first bytes, *distance* later."""
     start = bytes(random.Random(4).choices(range(64), k=distance))
     return start + start[: MIB - distance]
 
 
 @pytest.mark.parametrize("distance", [MIB - 17, MIB - 16, MIB - 15, MIB - 12])
 def test_a_body_at_the_limit_may_repeat_its_first_bytes_at_its_end(distance: int) -> None:
-    """The one case in which a window of the limit's size does not reach far enough."""
+    """The one case in which a window of the limit's size is too narrow."""
     body = repeating_its_start(distance)
     packed = brotli.compress(body, quality=9, lgwin=24)
 
     assert body == compression.unpack_brotli(packed, MIB)
 
 
-def test_a_window_of_the_limits_size_does_not_reach_the_first_bytes_from_the_last() -> None:
-    """The test above meets its case: by the narrow window alone this body comes out wrong."""
+def test_a_window_of_the_size_of_the_limit_is_too_narrow_for_such_a_body() -> None:
+    """So the test above covers its case: with the narrow window this body comes out wrong."""
     body = repeating_its_start(MIB - 12)
     packed = brotli.compress(body, quality=9, lgwin=24)
     narrow = bytes([packed[0] & 0xF0 | 0b0111]) + packed[1:]
@@ -138,7 +138,7 @@ def test_a_window_of_the_limits_size_does_not_reach_the_first_bytes_from_the_las
 
 @pytest.mark.parametrize(("name", "mebibytes"), [("gzip", 1), ("brotli", 1024)])
 def test_a_bomb_costs_little_memory(name: str, mebibytes: int) -> None:
-    """About 1 KiB that unpacks to 1 MiB and more, or to 1 GiB, is refused on the way."""
+    """About 1 KiB that unpacks to over 1 MiB, or to 1 GiB, is refused while unpacking."""
     packed = bomb(name, mebibytes) if name == "brotli" else bomb(name, mebibytes + 1)
     assert len(packed) < 3 * 1024
 
@@ -175,7 +175,7 @@ except FrameTooLargeError:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
 @pytest.mark.parametrize("name", ["gzip", "brotli"])
 def test_a_bomb_costs_the_process_little_memory(name: str) -> None:
-    """Counted by the kernel: a decoder's own buffers are part of the price."""
+    """Measured by the kernel, which counts the decoder's own buffers too."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, name],
         input=bomb(name, 256),
@@ -189,7 +189,7 @@ def test_a_bomb_costs_the_process_little_memory(name: str) -> None:
 
 @given(st.binary(min_size=1, max_size=80), st.integers(1, 4096))
 def test_noise_raises_documented_errors_only(noise: bytes, size_max: int) -> None:
-    """Whatever arrives, the answer is bytes within the bound or a WireError."""
+    """Any bytes unpack within the bound or raise WireError."""
     for packed in (noise, b"\x1f\x8b\x08\x00" + noise):
         for unpack in UNPACK.values():
             with suppress(WireError):

@@ -1,11 +1,9 @@
 """Frames of the Vibe strand."""
 
-import json
 import random
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,22 +22,21 @@ from braidmq.wire.vibe.frames import (
     FrameDecoder,
     encode,
 )
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "vibe.json").read_text("utf-8")
-)
+VECTORS = vectors("vibe")
 ROWS: list[dict[str, Any]] = VECTORS["messages"]
 HEADER_BYTES = {DIALECT_1_0: 4, DIALECT_1_1: 5}
 LARGE = b"\x01" + bytes(range(256)) * 8
 
 dialects = st.sampled_from([DIALECT_1_0, DIALECT_1_1])
-# A body begins with the version, and in no body is the version followed by what begins gzip.
+# A body starts with the version, and the bytes after it never look like the start of gzip.
 bodies = st.binary(max_size=24).map(lambda rest: b"\x01\x14" + rest)
 compressions = st.sampled_from([RAW, GZIP, BROTLI])
 
 
 def decode(chunks: Iterable[bytes], body_max: int = frames.BODY_MAX) -> tuple[int, list[bytes]]:
-    """Decode with the decoder under test, asking after every chunk; return dialect, bodies."""
+    """Decode, asking for bodies after every chunk; return the dialect and the bodies."""
     decoder = FrameDecoder(body_max)
     received: list[bytes] = []
     for chunk in chunks:
@@ -52,7 +49,7 @@ def decode(chunks: Iterable[bytes], body_max: int = frames.BODY_MAX) -> tuple[in
 def decoded_or_refused(
     chunks: Iterable[bytes], body_max: int = frames.BODY_MAX
 ) -> tuple[int, list[bytes]] | None:
-    """Decode as :func:`decode`, with None for a refusal."""
+    """Decode like :func:`decode`, but return None for a refusal."""
     try:
         return decode(chunks, body_max)
     except WireError:
@@ -60,7 +57,7 @@ def decoded_or_refused(
 
 
 def reference_decode(stream: bytes, body_max: int) -> tuple[int, list[bytes]] | None:
-    """Decode raw frames by the letter of the specification; None: refused or compressed."""
+    """Decode raw frames as the specification says; return None if refused or compressed."""
     dialect = DIALECT_UNKNOWN
     received: list[bytes] = []
     while len(stream) >= 4:
@@ -91,12 +88,12 @@ def reference_decode(stream: bytes, body_max: int) -> tuple[int, list[bytes]] | 
 
 
 def one_byte_at_a_time(stream: bytes) -> list[bytes]:
-    """Cut *stream* as finely as TCP can."""
+    """Split *stream* as finely as TCP can."""
     return [bytes([byte]) for byte in stream]
 
 
 def cut(stream: bytes, data: st.DataObject) -> list[bytes]:
-    """Cut *stream* anywhere."""
+    """Split *stream* at random offsets."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     return [stream[a:b] for a, b in pairwise([0, *cuts, len(stream)])]
 
@@ -111,7 +108,7 @@ def cut(stream: bytes, data: st.DataObject) -> list[bytes]:
     ],
 )
 def test_golden_frames_both_ways(row: dict[str, Any], column: str, dialect: int) -> None:
-    """Each frame on record tells its dialect, gives its body out, and is what we encode."""
+    """Each golden frame reveals its dialect, decodes to its body, and equals our encoding."""
     wire = bytes.fromhex(row[column])
     body = wire[HEADER_BYTES[dialect] :]
 
@@ -122,7 +119,7 @@ def test_golden_frames_both_ways(row: dict[str, Any], column: str, dialect: int)
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["name"]))
 def test_golden_gzip_frames_are_read(row: dict[str, Any]) -> None:
-    """A first frame that is compressed tells dialect 1.1 and gives out the raw body."""
+    """A compressed first frame reveals dialect 1.1 and decodes to the raw body."""
     wire = bytes.fromhex(row["dialect_1_1_gzip"])
     body = bytes.fromhex(row["dialect_1_1"])[5:]
 
@@ -132,7 +129,7 @@ def test_golden_gzip_frames_are_read(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("column", ["dialect_1_0", "dialect_1_1", "dialect_1_1_gzip"])
 def test_all_golden_frames_in_one_segment_or_byte_by_byte(column: str) -> None:
-    """Frames may arrive pipelined in one segment, or a byte a segment."""
+    """Frames may arrive pipelined in one segment, or one byte per segment."""
     stream = b"".join(bytes.fromhex(row[column]) for row in ROWS)
     raw = column.removesuffix("_gzip")
     start = 4 if raw == "dialect_1_0" else 5
@@ -158,22 +155,22 @@ def test_all_golden_frames_in_one_segment_or_byte_by_byte(column: str) -> None:
         ("00000002 01 1f", DIALECT_UNKNOWN),
     ],
 )
-def test_the_first_frame_tells_the_dialect(stream: str, dialect: int) -> None:
-    """By its fifth byte, or by the two behind it, and as soon as they are there."""
+def test_the_first_frame_reveals_the_dialect(stream: str, dialect: int) -> None:
+    """By its fifth byte, or by the two after it, as soon as they arrive."""
     assert dialect == decode([bytes.fromhex(stream)])[0]
     assert dialect == decode(one_byte_at_a_time(bytes.fromhex(stream)))[0]
 
 
 def test_the_dialect_holds_for_the_connection() -> None:
-    """A body of dialect 1.0 that looks compressed later on is a body still."""
+    """A later body of dialect 1.0 that looks compressed is still a plain body."""
     looks_packed = b"\x01\x1f\x8b" + bytes(9)
     stream = encode(DIALECT_1_0, b"\x01\x00") + encode(DIALECT_1_0, looks_packed)
 
     assert (DIALECT_1_0, [b"\x01\x00", looks_packed]) == decode([stream])
 
 
-def test_raw_and_compressed_frames_may_take_turns() -> None:
-    """In dialect 1.1 each frame says for itself how it is packed."""
+def test_raw_and_compressed_frames_may_alternate() -> None:
+    """In dialect 1.1 each frame says how it is compressed."""
     stream = b"".join(encode(DIALECT_1_1, LARGE, how) for how in (RAW, BROTLI, GZIP, RAW))
 
     assert (DIALECT_1_1, [LARGE] * 4) == decode([stream])
@@ -194,7 +191,7 @@ def test_raw_and_compressed_frames_may_take_turns() -> None:
     ],
 )
 def test_refuses_on_the_header_alone(header: str, error: type[WireError], message: str) -> None:
-    """A bad header is refused as soon as the bytes that condemn it are in, and not before."""
+    """A bad header is refused as soon as its first invalid byte arrives, and not before."""
     wire = bytes.fromhex(header)
 
     with pytest.raises(error, match=message):
@@ -202,8 +199,8 @@ def test_refuses_on_the_header_alone(header: str, error: type[WireError], messag
     assert decoded_or_refused([wire[:-1]]) is not None
 
 
-def test_the_length_is_judged_before_the_dialect() -> None:
-    """However much has arrived, a bad first length is refused as a length, in no dialect."""
+def test_the_length_is_checked_before_the_dialect() -> None:
+    """However much has arrived, a bad first length is refused before the dialect is known."""
     for wire in (bytes(4), bytes(5), bytes.fromhex("00000000 03"), bytes(7)):
         decoder = FrameDecoder()
         decoder.receive_data(wire)
@@ -222,8 +219,8 @@ def test_the_length_is_judged_before_the_dialect() -> None:
         ("00000001 00 01 00000002 01 0000", "not gzip"),
     ],
 )
-def test_a_body_that_cannot_be_unpacked_loses_the_framing(wire: str, message: str) -> None:
-    """Broken compression is refused like a broken header, each time it is asked."""
+def test_a_body_that_cannot_be_unpacked_ends_the_stream(wire: str, message: str) -> None:
+    """Broken compression is refused like a broken header, on every call."""
     decoder = FrameDecoder()
     decoder.receive_data(bytes.fromhex(wire))
     with suppress(MalformedFrameError):
@@ -234,8 +231,8 @@ def test_a_body_that_cannot_be_unpacked_loses_the_framing(wire: str, message: st
             decoder.next_body()
 
 
-def test_frames_before_the_bad_one_are_given_out() -> None:
-    """What came before a bad header in the same segment is still answered."""
+def test_frames_before_a_bad_one_are_returned() -> None:
+    """Even if they arrive in the same segment."""
     decoder = FrameDecoder()
     decoder.receive_data(encode(DIALECT_1_1, b"\x01\x0a") + bytes(4))
 
@@ -247,7 +244,7 @@ def test_frames_before_the_bad_one_are_given_out() -> None:
 
 @pytest.mark.parametrize("dialect", [DIALECT_1_0, DIALECT_1_1])
 def test_a_body_exactly_at_the_limit_is_legal(dialect: int) -> None:
-    """A stranger may send 4096 bytes and not one more; so may a friend, of his own limit."""
+    """One more byte is refused."""
     limit = frames.BODY_MAX_UNAUTHENTICATED
     body = b"\x01\x00" + bytes(limit - 2)
 
@@ -258,7 +255,7 @@ def test_a_body_exactly_at_the_limit_is_legal(dialect: int) -> None:
 
 @pytest.mark.parametrize("how", [GZIP, BROTLI])
 def test_an_unpacked_body_has_the_limit_of_a_raw_one(how: int) -> None:
-    """The limit is kept on both sides of compression."""
+    """The limit applies before and after unpacking."""
     body = b"\x01\x00" + bytes(frames.BODY_MAX_UNAUTHENTICATED - 2)
     limit = frames.BODY_MAX_UNAUTHENTICATED
 
@@ -267,8 +264,8 @@ def test_an_unpacked_body_has_the_limit_of_a_raw_one(how: int) -> None:
         decode([encode(DIALECT_1_1, body + b"\x00", how)], limit)
 
 
-def test_a_raised_limit_counts_from_the_next_frame_on() -> None:
-    """The frame behind a Connect in the same segment is judged by the state it is read in."""
+def test_a_raised_limit_applies_from_the_next_frame_on() -> None:
+    """Even to a frame in the same segment as the Connect before it."""
     decoder = FrameDecoder(frames.BODY_MAX_UNAUTHENTICATED)
     large = b"\x01\x14" + bytes(frames.BODY_MAX_UNAUTHENTICATED)
     decoder.receive_data(encode(DIALECT_1_1, b"\x01\x00") + encode(DIALECT_1_1, large))
@@ -279,10 +276,8 @@ def test_a_raised_limit_counts_from_the_next_frame_on() -> None:
 
 
 @pytest.mark.parametrize(("how", "magic"), [(GZIP, b"\x1f\x8b"), (BROTLI, b"")])
-def test_long_bodies_are_compressed_when_that_makes_them_shorter(
-    how: int, magic: bytes
-) -> None:
-    """From 1 KiB on, in dialect 1.1, when it was asked for, and never to their harm."""
+def test_long_bodies_are_compressed_if_that_makes_them_shorter(how: int, magic: bytes) -> None:
+    """From 1 KiB on, only in dialect 1.1 and only if requested."""
     threshold = frames.COMPRESS_FROM_BYTES
     assert 1024 == threshold
 
@@ -299,12 +294,12 @@ def test_long_bodies_are_compressed_when_that_makes_them_shorter(
 
 
 def test_a_peer_of_unknown_dialect_is_answered_in_1_1() -> None:
-    """Released clients are the likelier ones."""
+    """Released clients, which speak it, are more likely."""
     assert encode(DIALECT_1_1, b"\x01") == encode(DIALECT_UNKNOWN, b"\x01")
 
 
-def test_held_bytes_are_those_of_no_body_yet() -> None:
-    """What waits for its rest is counted, so that whoever drives can bound it."""
+def test_held_bytes_are_those_of_incomplete_frames() -> None:
+    """The driver uses the count to bound memory."""
     decoder = FrameDecoder()
     decoder.receive_data(encode(DIALECT_1_1, b"\x01\x0a") + b"\x00\x00")
     decoder.receive_data(b"\x00")
@@ -313,28 +308,28 @@ def test_held_bytes_are_those_of_no_body_yet() -> None:
     assert 3 == decoder.held_bytes
 
 
-def test_empty_reads_change_nothing() -> None:
-    """A transport may hand over nothing at all."""
+def test_empty_chunks_change_nothing() -> None:
+    """A transport may pass an empty chunk."""
     wire = encode(DIALECT_1_1, b"\x01\x0aab")
 
     assert (DIALECT_1_1, [b"\x01\x0aab"]) == decode([b"", wire[:6], b"", wire[6:], b""])
 
 
 @given(st.lists(bodies, max_size=5), dialects, st.data())
-def test_any_cut_of_the_stream_decodes_alike(
+def test_the_stream_may_be_split_anywhere(
     sent: list[bytes], dialect: int, data: st.DataObject
 ) -> None:
-    """TCP may cut the stream anywhere; the bodies cannot tell."""
+    """However TCP splits the stream, the same bodies come out."""
     stream = b"".join(encode(dialect, body) for body in sent)
 
     assert (dialect if sent else DIALECT_UNKNOWN, sent) == decode(cut(stream, data))
 
 
 @given(st.lists(st.tuples(bodies, compressions), max_size=4), st.data())
-def test_any_cut_of_a_compressed_stream_decodes_alike(
+def test_a_compressed_stream_may_be_split_anywhere(
     sent: list[tuple[bytes, int]], data: st.DataObject
 ) -> None:
-    """Compressed frames among raw ones may be cut anywhere as well."""
+    """Compressed frames among raw ones, too."""
     stream = b"".join(encode(DIALECT_1_1, body * 600, how) for body, how in sent)
 
     assert [body * 600 for body, _ in sent] == decode(cut(stream, data))[1]
@@ -344,10 +339,10 @@ def test_any_cut_of_a_compressed_stream_decodes_alike(
 def test_the_reference_decoder_agrees_on_noise(
     sent: list[bytes], dialect: int, noise: bytes, body_max: int
 ) -> None:
-    """Good frames, then noise: both decoders give out the same or both refuse."""
+    """Good frames, then noise: both decoders return the same bodies or both refuse."""
     stream = b"".join(encode(dialect, body) for body in sent) + noise
     expected = reference_decode(stream, body_max)
-    if expected is None:  # refused, or compressed noise: refused as well, byte by byte alike
+    if expected is None:  # refused, or compressed noise: whole and byte by byte must agree
         whole = decoded_or_refused([stream], body_max)
         assert whole == decoded_or_refused(one_byte_at_a_time(stream), body_max)
     else:
@@ -357,7 +352,7 @@ def test_the_reference_decoder_agrees_on_noise(
 
 @given(st.binary(max_size=64), st.sampled_from([b"", b"\x01\x1f\x8b\x08", b"\x02"]))
 def test_noise_raises_documented_errors_only(noise: bytes, start: bytes) -> None:
-    """Whatever arrives, the decoder answers with bodies or a WireError."""
+    """For any bytes the decoder returns bodies or raises WireError."""
     framed = max(1, len(start + noise) - 1).to_bytes(4, "big") + start + noise
     for stream in (noise, framed):
         with suppress(WireError):

@@ -39,7 +39,7 @@ JSON = [
     b'"' + "é€😀\u2028\ufeff\uffff".encode() + b'"',
     '{"ключ":"значение"}'.encode(),
     b'"[[[[{{{{"',
-    # Not judged: the size of numbers, repeated keys, lone surrogates
+    # Not checked: the size of numbers, repeated keys, lone surrogates
     b"1e999",
     b"-1e999",
     b"[1e-999]",
@@ -121,13 +121,13 @@ NOT_JSON = [
     b'{"\xff":1}',
     "1".encode("utf-16"),
     "1".encode("utf-32-le"),
-    "\uff11".encode(),  # a digit, but not one of JSON's
+    "\uff11".encode(),  # a digit, but not a JSON digit
     b"[" * 100_000,
     b'[{"":' * 100_000,
     b"[" * 100_000 + b"]" * 100_000,
     b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
     b'"' + b'\\"' * 100_000,
-    # What the fast decoder refuses for its own reasons, and is wrong besides
+    # Refused by the fast decoder for reasons of its own, and invalid as well
     b'["\\ud800",]',
     b"[1e999,NaN]",
     b'["\\ud800","\x01"]',
@@ -137,33 +137,33 @@ NOT_JSON = [
 
 
 def nested(depth: int, inner: bytes = b"1") -> bytes:
-    """Nest *inner* in so many arrays and objects in turn."""
+    """Nest *inner* in this many alternating arrays and objects."""
     opened = b"".join(b"[" if level % 2 else b'{"[":' for level in range(depth))
     closed = b"".join(b"]" if level % 2 else b"}" for level in reversed(range(depth)))
     return opened + inner + closed
 
 
 def shown(payload: bytes) -> str:
-    """Name a case after its beginning."""
+    """Name a case after its first bytes."""
     return repr(payload[:24])
 
 
 @pytest.mark.parametrize("payload", JSON, ids=shown)
-def test_json_is_json(payload: bytes) -> None:
-    """RFC 8259 to the letter, and nothing judged that it leaves to the reader."""
+def test_json_is_accepted(payload: bytes) -> None:
+    """Everything that RFC 8259 allows, including what it leaves to implementations."""
     assert is_json(payload)
 
 
 @pytest.mark.parametrize("payload", NOT_JSON, ids=shown)
-def test_what_is_not_json_is_refused(payload: bytes) -> None:
-    """No extension, no other encoding, no control character, nothing behind the end."""
+def test_bytes_that_are_not_json_are_refused(payload: bytes) -> None:
+    """No extension, other encoding, control character or trailing data is accepted."""
     assert not is_json(payload)
 
 
 @pytest.mark.parametrize("inner", [b"1", b'"\\ud800"', b'"\\\\"', b'"\\"]]]]"', b"[],{},[]"])
-def test_the_64th_level_is_the_last(inner: bytes) -> None:
-    """Arrays and objects count alike, whichever decoder looks, and brackets in strings not."""
-    surplus = inner.count(b"{}")  # the last case holds a level of its own
+def test_64_levels_are_the_maximum(inner: bytes) -> None:
+    """Arrays and objects count, in either decoder; brackets in strings do not."""
+    surplus = inner.count(b"{}")  # the last case has one more level
     row = b"[" + inner + b"]"
 
     assert 64 == JSON_DEPTH_MAX
@@ -172,7 +172,7 @@ def test_the_64th_level_is_the_last(inner: bytes) -> None:
 
 
 def test_many_brackets_side_by_side_are_not_deep() -> None:
-    """Only what is within each other counts."""
+    """Only nesting counts."""
     row = b"[" + b",".join([b"[]", b"{}", b'{"a":[[]]}'] * 100) + b"]"
 
     assert is_json(row)
@@ -180,15 +180,15 @@ def test_many_brackets_side_by_side_are_not_deep() -> None:
     assert not is_json(nested(61, row))
 
 
-def test_json_stays_as_it_is() -> None:
-    """Byte for byte, spaces included; nothing stays nothing."""
+def test_json_is_passed_on_unchanged() -> None:
+    """Byte for byte, including spaces; an empty payload stays empty."""
     assert (b' {"a": 1} ', False) == as_json(b' {"a": 1} ')
     assert (b"", False) == as_json(b"")
 
 
 @pytest.mark.parametrize("payload", [b"\x00\xff", b"hello", b"NaN", nested(65)])
 def test_other_bytes_become_a_string_of_base64(payload: bytes) -> None:
-    """A client that reads JSON can read it, and undo it."""
+    """A client that reads JSON can read and decode it."""
     text, packed = as_json(payload)
 
     assert packed
@@ -208,13 +208,13 @@ values = st.recursive(
 
 
 @given(values, st.booleans())
-def test_whatever_can_be_written_as_json_is_json(value: object, ensure_ascii: bool) -> None:
-    """The standard library writes what we read, escaped or not."""
+def test_any_value_written_as_json_is_accepted(value: object, ensure_ascii: bool) -> None:
+    """As the standard library writes it, escaped or not."""
     assert is_json(json.dumps(value, ensure_ascii=ensure_ascii).encode())
 
 
 def refuse(name: str) -> NoReturn:
-    """Refuse what the standard library accepts beyond JSON."""
+    """Refuse a constant that the standard library accepts beyond JSON."""
     raise ValueError(name)
 
 
@@ -224,10 +224,10 @@ def refuse(name: str) -> NoReturn:
     ),
     st.lists(st.tuples(st.integers(0, 60), st.binary(max_size=2)), max_size=3),
 )
-def test_damaged_json_is_judged_as_the_standard_library_judges(
+def test_damaged_json_is_accepted_exactly_if_the_standard_library_does(
     payload: bytes, damages: list[tuple[int, bytes]]
 ) -> None:
-    """Two decoders of different origin agree, wherever bytes are replaced or lost."""
+    """Two independent decoders agree wherever bytes are replaced or lost."""
     for at, with_bytes in damages:
         payload = payload[:at] + with_bytes + payload[at + 1 :]
     try:

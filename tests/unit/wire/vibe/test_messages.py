@@ -1,8 +1,6 @@
 """Bodies of the Vibe strand."""
 
-import json
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -23,10 +21,9 @@ from braidmq.wire.vibe.messages import (
     read_id,
     write_body,
 )
+from tests.unit.wire.vectors import vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "vibe.json").read_text("utf-8")
-)
+VECTORS = vectors("vibe")
 ROWS: list[dict[str, Any]] = VECTORS["messages"]
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -34,7 +31,7 @@ ids = texts.filter(bool)
 
 
 def fields(body: Body) -> dict[str, object]:
-    """Return what a message says, as the vectors put it."""
+    """Return the fields of a message in the form of the vectors."""
     return {
         "type": body.type,
         "id": body.id,
@@ -52,7 +49,7 @@ def fields(body: Body) -> dict[str, object]:
     [("dialect_1_0", 4), ("dialect_1_0_short", 4), ("dialect_1_1", 5)],
 )
 def test_golden_bodies_both_ways(row: dict[str, Any], column: str, header_bytes: int) -> None:
-    """Each body on record reads as what was meant, and is what we write."""
+    """Each golden body reads as its fields, and equals our encoding of them."""
     wire = bytes.fromhex(row[column])[header_bytes:]
     body = read_body(wire)
 
@@ -70,8 +67,8 @@ def test_golden_bodies_both_ways(row: dict[str, Any], column: str, header_bytes:
     )
 
 
-def test_the_shortest_body_has_no_field() -> None:
-    """Twelve bytes: every length is there and is 0."""
+def test_the_shortest_body_has_only_empty_fields() -> None:
+    """Twelve bytes: every length is present and 0."""
     wire = bytes.fromhex("01 0a 0000 0000 00000000 0000")
     body = read_body(wire)
 
@@ -116,8 +113,8 @@ def test_a_broken_layout_is_refused(wire: str, part: str) -> None:
         read_body(bytes.fromhex(wire))
 
 
-def test_bytes_behind_the_last_field_are_ignored() -> None:
-    """Whether they are error fields, half of one, or something yet to be invented."""
+def test_bytes_after_the_last_field_are_ignored() -> None:
+    """Whether they are error fields, part of one, or a future extension."""
     good = write_body(messages.PUBLISH, "m", "q", b"1", {"k": "v"}, with_errors=False)
     error = write_body(messages.ERROR, "m", error_code="C", error_message="t", with_errors=True)
 
@@ -126,15 +123,15 @@ def test_bytes_behind_the_last_field_are_ignored() -> None:
         assert fields(read_body(error)) == fields(read_body(error + more))
 
 
-def test_an_error_without_its_fields_is_read() -> None:
-    """They may be absent, as any other field may."""
+def test_an_error_without_error_fields_is_read() -> None:
+    """Like any other field, they may be absent."""
     body = read_body(write_body(messages.ERROR, "m", with_errors=False))
 
     assert ("", "", "") == (body.error_code, body.error_message, body.fault)
 
 
 def test_a_header_may_be_empty_and_may_be_repeated() -> None:
-    """An empty value is kept; of a repeated key the last value counts."""
+    """An empty value is kept; the last value of a repeated key wins."""
     block = "0003 0001 61 0000 0001 62 0001 31 0001 62 0001 32"
     body = read_body(bytes.fromhex("01 14 0001 31 0001 71 00000000" + block))
 
@@ -142,15 +139,15 @@ def test_a_header_may_be_empty_and_may_be_repeated() -> None:
     assert "" == body.fault
 
 
-def test_payloads_are_handed_on_as_they_came() -> None:
-    """What they hold is judged elsewhere."""
+def test_payloads_are_passed_on_unchanged() -> None:
+    """The session checks their content."""
     wire = write_body(messages.PUBLISH, "m", "q", b"\xff\x00 not JSON", with_errors=True)
 
     assert b"\xff\x00 not JSON" == read_body(wire).payload
 
 
 def with_header_count(count: int) -> bytes:
-    """Return a body with so many headers, all of one key."""
+    """Return a body with this many headers, all with the same key."""
     empty = write_body(messages.PUBLISH, "m", "q", with_errors=False)
     pair = bytes.fromhex("0001 6b 0001 76")
     return empty[:-2] + count.to_bytes(2, "big") + pair * count
@@ -170,8 +167,8 @@ def with_header_count(count: int) -> bytes:
         (with_header_count(65_535), "65535 headers"),
     ],
 )
-def test_a_fault_is_told_and_the_rest_still_read(wire: bytes, fault: str) -> None:
-    """What does not break the layout is refused by the session, under the message's own id."""
+def test_a_fault_is_reported_and_the_rest_is_still_read(wire: bytes, fault: str) -> None:
+    """If the layout is intact, the session refuses the message under its own id."""
     body = read_body(wire)
 
     assert fault in body.fault
@@ -179,8 +176,8 @@ def test_a_fault_is_told_and_the_rest_still_read(wire: bytes, fault: str) -> Non
     assert wire[1] == body.type
 
 
-def test_a_hundred_headers_are_fine() -> None:
-    """The limit itself is legal, and counts headers, not keys."""
+def test_a_hundred_headers_are_accepted() -> None:
+    """The limit counts headers, not distinct keys."""
     assert "" == read_body(with_header_count(100)).fault
     many = {f"k{n}": str(n) for n in range(100)}
     body = read_body(write_body(messages.PUBLISH, "m", headers=many, with_errors=True))
@@ -188,8 +185,8 @@ def test_a_hundred_headers_are_fine() -> None:
     assert (many, "") == (body.headers, body.fault)
 
 
-def test_headers_are_encoded_and_read_alone() -> None:
-    """Delivery appends the block to what it has; reading says where it ends."""
+def test_a_header_block_is_encoded_and_read_on_its_own() -> None:
+    """Delivery appends the block; reading returns its end."""
     block = encode_headers({"a": "1", "é": ""})
     headers: dict[str, str] = {}
 
@@ -212,13 +209,13 @@ def test_headers_are_encoded_and_read_alone() -> None:
         ("01 0a 0001 ff ffff", ""),
     ],
 )
-def test_the_id_of_a_broken_body_is_read_when_it_is_whole(wire: str, message_id: str) -> None:
-    """So that the last Error on a connection still names its request."""
+def test_the_id_of_a_broken_body_is_read_if_it_is_complete(wire: str, message_id: str) -> None:
+    """The last Error on a connection then still names its request."""
     assert message_id == read_id(bytes.fromhex(wire))
 
 
-def test_a_text_that_does_not_fit_is_our_own_mistake_to_write() -> None:
-    """A length is never cut to its u16, as it once was elsewhere."""
+def test_writing_a_text_that_does_not_fit_fails_an_assertion() -> None:
+    """A length is never silently truncated to 16 bits."""
     fits = "x" * messages.TEXT_BYTES_MAX
 
     assert fits == read_body(write_body(messages.PING, fits, fits, with_errors=False)).queue
@@ -238,8 +235,8 @@ def test_a_text_that_does_not_fit_is_our_own_mistake_to_write() -> None:
         *("очередь", "キュー", "٣", "é" * 256, "\U0001d538", "e-é_1.٣"),
     ],
 )
-def test_queue_names_are_letters_digits_and_three_signs(name: str) -> None:
-    """Of any script: categories L* and Nd, hyphen, underscore, dot; up to 256 characters."""
+def test_queue_names_are_letters_digits_hyphens_underscores_and_dots(name: str) -> None:
+    """In any script: categories L* and Nd; up to 256 characters."""
     assert is_queue_name(name)
 
 
@@ -250,18 +247,18 @@ def test_queue_names_are_letters_digits_and_three_signs(name: str) -> None:
         *("²", "½", "Ⅷ", "😀", "a\u0301", "é ", "\ud800", "é\n", "\u2013"),
     ],
 )
-def test_other_names_are_no_queue_names(name: str) -> None:
-    """Neither signs nor spaces nor numbers that are no decimal digits, nor combining marks."""
+def test_other_names_are_refused(name: str) -> None:
+    """Symbols, spaces, numbers other than decimal digits, and combining marks."""
     assert not is_queue_name(name)
 
 
-# Characters that this Python does not know may be letters to whoever reads the pattern.
+# A reader of the pattern may treat characters as letters that this Python does not know.
 known = st.characters(exclude_categories=["Cs", "Cn"])
 
 
 @given(st.text(st.one_of(st.sampled_from("aZ09-_. \n"), known), min_size=1, max_size=4))
-def test_the_pattern_of_queue_names_says_the_same(name: str) -> None:
-    """Whoever reads it in a description is told no other rule."""
+def test_the_pattern_of_queue_names_matches_the_check(name: str) -> None:
+    """The OpenAPI description states the same rule."""
     length = {"minLength": 1, "maxLength": QUEUE_NAME_CHARS_MAX}
     schema = {"type": "string", "pattern": QUEUE_NAME_PATTERN, **length}
 
@@ -275,10 +272,10 @@ def test_the_pattern_of_queue_names_says_the_same(name: str) -> None:
     st.binary(max_size=20),
     st.dictionaries(texts.filter(bool), texts, max_size=4),
 )
-def test_what_is_written_is_read(
+def test_a_written_body_is_read_back(
     kind: int, message_id: str, queue: str, payload: bytes, headers: dict[str, str]
 ) -> None:
-    """Whatever the fields, and in both forms."""
+    """With any fields, with and without error fields."""
     for with_errors in (False, True):
         body = read_body(
             write_body(kind, message_id, queue, payload, headers, with_errors=with_errors)
@@ -290,7 +287,7 @@ def test_what_is_written_is_read(
 
 @given(st.binary(max_size=60), st.binary(max_size=30))
 def test_noise_raises_documented_errors_only(noise: bytes, rest: bytes) -> None:
-    """Whatever arrives, the reader answers with a message or a MalformedPayloadError."""
+    """For any bytes the reader returns a message or raises MalformedPayloadError."""
     start = write_body(messages.ERROR, "m", "q", b"1", with_errors=False)[:-2]
     for wire in (noise, start + b"\x00\x02" + rest, start + b"\x00\x00" + rest):
         read_id(wire)

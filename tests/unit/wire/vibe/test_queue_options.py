@@ -47,8 +47,8 @@ def as_payload(options: dict[str, object]) -> bytes:
     return json.dumps(options).encode()
 
 
-def test_nothing_given_is_nothing_read() -> None:
-    """No header, no payload, `null`, an empty object, nulls: all the same."""
+def test_absent_options_are_none() -> None:
+    """No header, no payload, `null`, an empty object and nulls all mean the same."""
     nulls = dict.fromkeys(["mode", "maxQueueSize", "messageTtl", "durable", "unknown"])
 
     for payload in (b"", b"null", b"{}", as_payload(nulls)):
@@ -56,8 +56,8 @@ def test_nothing_given_is_nothing_read() -> None:
     assert all(value is None for value in asdict(QueueOptions()).values())
 
 
-def test_the_seeds_headers() -> None:
-    """Every option may come as a header."""
+def test_options_in_headers() -> None:
+    """Clients of dialect 1.0 send every option as a header."""
     headers = {
         "deliveryMode": "PriorityBased",
         "maxQueueSize": "10000",
@@ -81,8 +81,8 @@ def test_the_seeds_headers() -> None:
     ) == read_options(headers, b"")
 
 
-def test_released_clients_payload() -> None:
-    """Every option may come in a JSON object, enumerations as integers, TTL as a time span."""
+def test_options_in_the_payload() -> None:
+    """Released clients send a JSON object, with integers for enums and a time span for TTL."""
     options: dict[str, object] = {
         "mode": 2,
         "maxQueueSize": 10_000,
@@ -107,7 +107,7 @@ def test_released_clients_payload() -> None:
 
 
 def test_a_header_wins_over_the_payload() -> None:
-    """Key by key, also when it takes a limit away, and whichever name the mode has."""
+    """Key by key, even to remove a limit, and for either name of the mode."""
     payload = as_payload({"mode": 1, "maxQueueSize": 7, "messageTtl": "00:00:01"})
     headers = {"deliveryMode": "RoundRobin", "messageTtl": "0"}
 
@@ -116,7 +116,7 @@ def test_a_header_wins_over_the_payload() -> None:
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(MODES)))
 def test_modes_by_name_and_number(number: int, name: str) -> None:
-    """In any case, as a header or in JSON, under both of its JSON names."""
+    """In upper or lower case, as a header or in JSON, under both JSON names."""
     for text in (name, name.upper(), name.lower(), str(number)):
         assert number == read_options({"deliveryMode": text}, b"").mode
     for value in (name, name.lower(), number):
@@ -126,7 +126,7 @@ def test_modes_by_name_and_number(number: int, name: str) -> None:
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(STRATEGIES)))
 def test_strategies_by_name_and_number(number: int, name: str) -> None:
-    """As modes."""
+    """Like modes."""
     for text in (name, name.upper(), str(number)):
         assert number == read_options({"overflowStrategy": text}, b"").overflow
     for value in (name, name.lower(), number):
@@ -144,23 +144,23 @@ def test_booleans_in_any_case(value: str) -> None:
 
 @pytest.mark.parametrize("value", [0, "00:00:00", "0.00:00:00.0000000", None])
 def test_no_time_to_live(value: object) -> None:
-    """Zero, however it is written, is none."""
+    """Zero, however it is written, means none."""
     assert read_options({}, as_payload({"messageTtl": value})).ttl_ms is None
 
 
 def test_an_empty_dead_letter_name_is_none() -> None:
-    """An empty text is an absent one, as everywhere on this strand."""
+    """Empty texts mean absent ones everywhere on this strand."""
     assert read_options({"deadLetterQueueName": ""}, b"").dead_letter_name is None
     assert read_options({}, as_payload({"deadLetterQueueName": ""})).dead_letter_name is None
 
 
-@pytest.mark.parametrize("bound", [1, COUNT_MAX])
-def test_counts_at_their_bounds(bound: int) -> None:
-    """From 1 to what 32 bits hold."""
-    headers = {"maxQueueSize": str(bound), "maxRetryAttempts": str(bound)}
+@pytest.mark.parametrize("limit", [1, COUNT_MAX])
+def test_counts_at_their_limits(limit: int) -> None:
+    """From 1 to the largest 32-bit integer."""
+    headers = {"maxQueueSize": str(limit), "maxRetryAttempts": str(limit)}
 
-    assert QueueOptions(max_size=bound, max_attempts=bound) == read_options(headers, b"")
-    assert bound == read_options({}, as_payload({"maxQueueSize": bound})).max_size
+    assert QueueOptions(max_size=limit, max_attempts=limit) == read_options(headers, b"")
+    assert limit == read_options({}, as_payload({"maxQueueSize": limit})).max_size
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_counts_at_their_bounds(bound: int) -> None:
     ],
 )
 def test_a_bad_header_is_named(key: str, value: str) -> None:
-    """The text says which key, and no more of the value than is good for a log."""
+    """The error names the key and quotes only the start of the value."""
     with pytest.raises(OptionError) as refusal:
         read_options({key: value}, as_payload({key: 1}))
 
@@ -236,7 +236,7 @@ def test_a_bad_header_is_named(key: str, value: str) -> None:
     ],
 )
 def test_a_bad_value_in_the_payload_is_named(key: str, json_value: str) -> None:
-    """Whatever JSON can hold in the place of a good value, and it can be said in UTF-8."""
+    """For any JSON value; the error can always be encoded as UTF-8."""
     with pytest.raises(OptionError, match=f"^{key}: ") as refusal:
         read_options({}, f'{{"{key}":{json_value}}}'.encode())
 
@@ -244,8 +244,8 @@ def test_a_bad_value_in_the_payload_is_named(key: str, json_value: str) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"1", b'"mode"', b"true", b"{", b"\xff", b"NaN"])
-def test_a_payload_that_is_no_object_is_refused(payload: bytes) -> None:
-    """Options are an object, or there is no payload."""
+def test_a_payload_that_is_not_an_object_is_refused(payload: bytes) -> None:
+    """Options are a JSON object or absent."""
     with pytest.raises(OptionError, match=r"^payload: not (a )?JSON"):
         read_options({}, payload)
 
@@ -265,7 +265,7 @@ def test_a_payload_that_is_no_object_is_refused(payload: bytes) -> None:
     ],
 )
 def test_time_spans_both_ways(ms: int, text: str) -> None:
-    """Days only where there are some, decimals only where the seconds are not whole."""
+    """Days only if there are any, decimals only if the seconds are not whole."""
     assert text == format_timespan(ms)
     assert ms == parse_timespan(text)
 
@@ -275,14 +275,14 @@ def test_time_spans_both_ways(ms: int, text: str) -> None:
     [
         ("00:00:00.5", 500),
         ("00:00:00.05", 50),
-        ("00:00:00.0010001", 2),  # a part of a millisecond counts as one
+        ("00:00:00.0010001", 2),  # a fraction of a millisecond is rounded up
         ("00:00:00.0000001", 1),
         ("0.00:00:01", 1000),
         ("01.00:00:00", 86_400_000),
     ],
 )
 def test_other_ways_to_write_a_time_span(text: str, ms: int) -> None:
-    """Any number of decimals up to seven, and never nothing for something."""
+    """Up to seven decimals; a positive span is never rounded to 0."""
     assert ms == parse_timespan(text)
 
 
@@ -299,15 +299,15 @@ def test_other_ways_to_write_a_time_span(text: str, ms: int) -> None:
         ),
     ],
 )
-def test_what_is_no_time_span(text: str) -> None:
-    """Two digits each, within a day, and no longer than clients can hold."""
+def test_malformed_time_spans_are_refused(text: str) -> None:
+    """Each part has two digits and its own range; the whole must fit a client's integer."""
     with pytest.raises(ValueError, match=r"not a time|too long"):
         parse_timespan(text)
 
 
 @given(st.integers(0, TTL_MS_MAX))
-def test_every_time_span_comes_back(ms: int) -> None:
-    """What is written is read."""
+def test_every_written_time_span_is_read_back(ms: int) -> None:
+    """Without loss."""
     assert ms == parse_timespan(format_timespan(ms))
 
 
@@ -315,19 +315,19 @@ DAYS_DESCRIBED = 10**7
 
 
 @given(st.integers(0, DAYS_DESCRIBED * 86_400_000 - 1))
-def test_the_pattern_of_time_spans_has_what_is_written(ms: int) -> None:
-    """Up to some thousands of years, behind which a pattern could not tell what is too long."""
+def test_the_pattern_of_time_spans_matches_what_is_written(ms: int) -> None:
+    """Up to some thousands of years; beyond, a pattern cannot express the limit."""
     assert jsonschema_rs.is_valid({"pattern": TIMESPAN_PATTERN}, format_timespan(ms))
 
 
 @given(st.from_regex(TIMESPAN_PATTERN.replace("$", r"\Z")))
-def test_what_the_pattern_of_time_spans_has_is_read(text: str) -> None:
-    """No time of day in it is beyond midnight, and none is too long."""
+def test_every_match_of_the_pattern_of_time_spans_is_read(text: str) -> None:
+    """No match has an invalid time of day or is too long."""
     assert 0 <= parse_timespan(text) <= TTL_MS_MAX
 
 
-def test_queue_info_for_the_seeds_clients() -> None:
-    """The seed's fields and the later ones, with names, and milliseconds."""
+def test_queue_info_for_clients_of_dialect_1_0() -> None:
+    """With names for enums, and milliseconds."""
     assert {
         "name": "my-queue",
         "messageCount": 42,
@@ -345,8 +345,8 @@ def test_queue_info_for_the_seeds_clients() -> None:
     } == json.loads(write_info(FACTS, DIALECT_1_0))
 
 
-def test_queue_info_for_released_clients() -> None:
-    """The same fields, with integers, and hh:mm:ss."""
+def test_queue_info_for_clients_of_dialect_1_1() -> None:
+    """The same fields, with integers for enums, and hh:mm:ss."""
     info = json.loads(write_info(FACTS, DIALECT_1_1))
 
     assert (0, 3, "01:00:00") == (
@@ -359,7 +359,7 @@ def test_queue_info_for_released_clients() -> None:
 
 @pytest.mark.parametrize("dialect", [DIALECT_1_0, DIALECT_1_1])
 def test_queue_info_without_limits(dialect: int) -> None:
-    """No size is 0; no TTL and no dead letter queue are null; the name is UTF-8."""
+    """No size limit is 0; no TTL and no dead-letter queue are null; the name is UTF-8."""
     facts = replace(
         FACTS, name="очередь", max_size=None, ttl_ms=None, dead_letter_name=None, created_us=1
     )
@@ -388,7 +388,7 @@ keys = st.sampled_from(
 def test_noise_raises_documented_errors_only(
     headers: dict[str, str], options: dict[str, object], noise: bytes
 ) -> None:
-    """Whatever arrives, the answer is options within their bounds or an OptionError."""
+    """Any input gives options within their limits or raises OptionError."""
     for payload in (noise, as_payload(options)):
         with suppress(OptionError):
             read = read_options(headers, payload)

@@ -1,4 +1,4 @@
-"""A Vibe connection as the server sees it: which commands come out of which bytes."""
+"""A Vibe session on the server's side: the commands that it reads."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -28,7 +28,7 @@ from tests.unit.wire.vibe.peer import (
     ON_A_QUEUE,
     REQUESTS,
     frame,
-    meets,
+    outcome,
     read,
     session_in,
 )
@@ -36,20 +36,20 @@ from tests.unit.wire.vibe.peer import (
 
 @BOTH_DIALECTS
 def test_every_type_before_connect(dialect: int) -> None:
-    """Connect, Ping and Disconnect may come; everything else is told to connect first."""
+    """Connect, Ping and Disconnect are accepted; all others are told to connect first."""
     expected: dict[int, object] = dict.fromkeys(range(256), CONNECT_FIRST)
     for kind in (messages.CONNECT, messages.PING, messages.DISCONNECT):
         expected[kind] = ACCEPTED
 
     assert expected == {
-        kind: meets(session_in(NEW), frame(dialect, kind, queue="q"), dialect)
+        kind: outcome(session_in(NEW), frame(dialect, kind, queue="q"), dialect)
         for kind in range(256)
     }
 
 
 @BOTH_DIALECTS
 def test_every_type_after_connect(dialect: int) -> None:
-    """Requests are handed on; unknown and server-to-client types are named by number."""
+    """Requests are accepted; unknown and server-to-client types are refused by number."""
     expected: dict[int, object] = {
         kind: (INVALID_MESSAGE, f"unknown command type {kind}") for kind in range(256)
     }
@@ -58,19 +58,19 @@ def test_every_type_after_connect(dialect: int) -> None:
     peer = session_in(CONNECTED, dialect)
 
     assert expected == {
-        kind: meets(peer, frame(dialect, kind, queue="q"), dialect) for kind in range(256)
+        kind: outcome(peer, frame(dialect, kind, queue="q"), dialect) for kind in range(256)
     }
 
 
 @pytest.mark.parametrize("row", GOLDEN_REQUESTS, ids=lambda row: str(row["name"]))
 @pytest.mark.parametrize("column", ["dialect_1_0", "dialect_1_0_short", "dialect_1_1"])
-def test_golden_requests_come_out_as_they_were_meant(row: dict[str, Any], column: str) -> None:
-    """Every client frame on record becomes a Request with all its fields; twice alike."""
+def test_golden_requests_are_read_with_all_fields(row: dict[str, Any], column: str) -> None:
+    """Every golden frame of a client becomes a Request, twice in a row."""
     dialect = DIALECT_1_1 if column == "dialect_1_1" else DIALECT_1_0
     peer = session_in(CONNECTED, dialect)
     peer.receive_data(bytes.fromhex(row[column]) * 2)
 
-    for _ in range(2):  # the second Publish takes the quick way: its queue is known
+    for _ in range(2):  # the second Publish takes the fast path: its queue is cached
         command = peer.next_command()
         assert isinstance(command, Request)
         assert (row["type"], row["id"]) == (command.kind, command.id)
@@ -80,8 +80,8 @@ def test_golden_requests_come_out_as_they_were_meant(row: dict[str, Any], column
     assert peer.next_command() is None
 
 
-# What is wrong with a frame, the code and the text: first come those of any command, in the
-# order of judgement.
+# What is wrong with a frame, its fields and the error text; the checks that apply to any
+# command come first, in their order.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("empty id", {"kind": 20, "message_id": "", "queue": "a b"}, "empty id"),
     ("unknown before queue", {"kind": 77, "queue": "a b"}, "unknown command type 77"),
@@ -156,12 +156,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("fields", "text"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
 )
-def test_refusals_in_the_order_of_judgement(
+def test_refusals_in_the_order_of_the_checks(
     fields: dict[str, Any], text: str, dialect: int
 ) -> None:
-    """Each wrong frame is refused with INVALID_MESSAGE under its id; the next is heard."""
+    """Each is INVALID_MESSAGE under the frame's id; the next frame is still read."""
     peer = session_in(CONNECTED, dialect)
-    meets(peer, frame(dialect, messages.QUEUE_INFO, queue="q"), dialect)  # q is known now
+    outcome(peer, frame(dialect, messages.QUEUE_INFO, queue="q"), dialect)  # q is cached now
     peer.receive_data(frame(dialect, **fields) + frame(dialect, messages.PING, "p1"))
     reply = peer.next_command()
 
@@ -193,30 +193,30 @@ def test_refusals_in_the_order_of_judgement(
             "kind": 20,
             "queue": "q",
             "headers": {"prefetch": "x", "result": "x"},
-        },  # not this command's
-        {"kind": 40, "queue": "q", "payload": b'{"mode":99}'},  # judged with the options
+        },  # headers of other commands
+        {"kind": 40, "queue": "q", "payload": b'{"mode":99}'},  # checked with the options
         {"kind": 55},
     ],
 )
-def test_good_values_are_handed_on(fields: dict[str, Any]) -> None:
-    """The bounds themselves are legal."""
-    assert ACCEPTED == meets(session_in(CONNECTED), frame(DIALECT_1_1, **fields))
+def test_good_values_are_accepted(fields: dict[str, Any]) -> None:
+    """Including the limits themselves."""
+    assert ACCEPTED == outcome(session_in(CONNECTED), frame(DIALECT_1_1, **fields))
 
 
 @BOTH_DIALECTS
-def test_another_version_is_refused_and_the_connection_stays(dialect: int) -> None:
-    """Before and after Connect, under the request's id."""
+def test_another_version_is_refused_and_the_connection_stays_open(dialect: int) -> None:
+    """The next frame is read as usual."""
     good = frame(dialect, messages.PING, "p1")
     at = 4 if dialect == DIALECT_1_0 else 5
     bad = good[:at] + b"\x02" + good[at + 1 :]
     peer = session_in(CONNECTED, dialect)
 
-    assert (INVALID_MESSAGE, "unsupported version 2") == meets(peer, bad, dialect)
-    assert ACCEPTED == meets(peer, good, dialect)
+    assert (INVALID_MESSAGE, "unsupported version 2") == outcome(peer, bad, dialect)
+    assert ACCEPTED == outcome(peer, good, dialect)
 
 
-def test_ids_are_generated_where_none_can_be_read() -> None:
-    """Each refusal without an id has one of its own."""
+def test_ids_are_generated_if_none_can_be_read() -> None:
+    """Each such refusal gets a new one."""
     peer = session_in(CONNECTED)
     peer.receive_data(frame(DIALECT_1_1, messages.PING, "") * 2 + bytes(4))
     ids = []
@@ -228,7 +228,7 @@ def test_ids_are_generated_where_none_can_be_read() -> None:
 
 
 def test_a_refusal_before_connect_names_its_request() -> None:
-    """Id and queue come back, also in the Error that only says: connect first."""
+    """The Error carries its id and queue."""
     peer = session_in(NEW)
     peer.receive_data(frame(DIALECT_1_0, messages.PUBLISH, "m1", "orders", b"{}"))
     reply = peer.next_command()
@@ -281,13 +281,13 @@ LOST: list[tuple[str, bytes, str, str]] = [
     ("wire", "text", "request_id"), [row[1:] for row in LOST], ids=[row[0] for row in LOST]
 )
 @pytest.mark.parametrize("known", [False, True])
-def test_lost_framing_is_answered_and_is_the_end(
+def test_lost_framing_is_answered_and_ends_the_session(
     wire: bytes, text: str, request_id: str, known: bool
 ) -> None:
-    """What came before is handed out, then one Error that closes, then nothing ever more."""
+    """Earlier commands are returned, then one Error that closes, then nothing more."""
     peer = session_in(CONNECTED)
     if known:
-        meets(peer, frame(DIALECT_1_1, messages.PUBLISH, "m0", "q"))
+        outcome(peer, frame(DIALECT_1_1, messages.PUBLISH, "m0", "q"))
     peer.receive_data(frame(DIALECT_1_1, messages.PING, "p1") + wire)
     ping = peer.next_command()
     assert ping is not None
@@ -310,7 +310,7 @@ def test_lost_framing_is_answered_and_is_the_end(
     ("wire", "dialect"),
     [
         (bytes(4), DIALECT_UNKNOWN),
-        (bytes.fromhex("00001001"), DIALECT_UNKNOWN),  # a stranger's limit is 4096
+        (bytes.fromhex("00001001"), DIALECT_UNKNOWN),  # before Connect the limit is 4096
         (bytes.fromhex("00001001 01 00"), DIALECT_UNKNOWN),
         (bytes.fromhex("00000010 03"), DIALECT_UNKNOWN),
         (b"GET / HTTP/1.1\r\n\r\n", DIALECT_UNKNOWN),
@@ -318,8 +318,8 @@ def test_lost_framing_is_answered_and_is_the_end(
         (frames.encode(DIALECT_1_1, BROKEN_LAYOUT), DIALECT_1_1),
     ],
 )
-def test_a_first_frame_that_is_lost_is_answered(wire: bytes, dialect: int) -> None:
-    """In its dialect, or in 1.1 when it has none."""
+def test_a_malformed_first_frame_is_answered(wire: bytes, dialect: int) -> None:
+    """In its dialect, or in 1.1 if that is unknown."""
     peer = session_in(NEW)
     peer.receive_data(wire)
     reply = peer.next_command()
@@ -331,23 +331,23 @@ def test_a_first_frame_that_is_lost_is_answered(wire: bytes, dialect: int) -> No
     assert INVALID_MESSAGE == read(reply.data, spoken).error_code
 
 
-def test_a_publish_leaves_room_for_the_headers_of_its_delivery() -> None:
-    """256 bytes less than the largest body; one more is refused, and the connection stays."""
+def test_a_publish_leaves_space_for_the_headers_of_its_delivery() -> None:
+    """256 bytes; one more byte is refused, and the connection stays open."""
     empty = len(messages.write_body(messages.PUBLISH, "r1", "q", with_errors=False))
-    room = frames.BODY_MAX - 256 - empty
+    space = frames.BODY_MAX - 256 - empty
     peer = session_in(CONNECTED)
 
-    for _ in range(2):  # the queue is unknown at first, and known then
-        fits = frame(DIALECT_1_1, messages.PUBLISH, "r1", "q", b"1" * room)
-        assert ACCEPTED == meets(peer, fits)
-        assert (INVALID_MESSAGE, "a Publish of 1048321 bytes, limit is 1048320") == meets(
-            peer, frame(DIALECT_1_1, messages.PUBLISH, "r1", "q", b"1" * (room + 1))
+    for _ in range(2):  # the queue is unknown at first, then cached
+        fits = frame(DIALECT_1_1, messages.PUBLISH, "r1", "q", b"1" * space)
+        assert ACCEPTED == outcome(peer, fits)
+        assert (INVALID_MESSAGE, "a Publish of 1048321 bytes, limit is 1048320") == outcome(
+            peer, frame(DIALECT_1_1, messages.PUBLISH, "r1", "q", b"1" * (space + 1))
         )
 
 
-def test_the_limit_is_the_one_that_was_configured() -> None:
-    """From Connect on; before it, a stranger's, or the configured one when that is less."""
-    assert ACCEPTED == meets(
+def test_the_configured_limit_applies() -> None:
+    """From Connect on; before that, a lower one."""
+    assert ACCEPTED == outcome(
         session_in(CONNECTED, body_max=10_000),
         frame(DIALECT_1_1, messages.CREATE_QUEUE, "r", "q", b"1" * 9_900),
     )
@@ -358,8 +358,8 @@ def test_the_limit_is_the_one_that_was_configured() -> None:
         assert reply.closes
 
 
-def test_the_limit_is_judged_in_the_state_after_all_earlier_frames() -> None:
-    """Connect and a large Publish in one segment: large is legal by the time it counts."""
+def test_the_limit_follows_the_state_after_all_earlier_frames() -> None:
+    """Connect and a large Publish may arrive in one segment."""
     peer = Session()
     large = frame(DIALECT_1_1, messages.PUBLISH, "m1", "q", b"1" * 5000)
     peer.receive_data(frame(DIALECT_1_1, messages.CONNECT) + large)
@@ -371,8 +371,8 @@ def test_the_limit_is_judged_in_the_state_after_all_earlier_frames() -> None:
     assert b"1" * 5000 == command.payload
 
 
-def test_a_large_frame_after_a_refused_connect_closes() -> None:
-    """The same segment with wrong credentials: the framing is lost."""
+def test_a_large_frame_after_a_refused_connect_closes_the_connection() -> None:
+    """In the same segment with wrong credentials."""
     peer = Session()
     large = frame(DIALECT_1_1, messages.PUBLISH, "m1", "q", b"1" * 5000)
     peer.receive_data(frame(DIALECT_1_1, messages.CONNECT) + large)
@@ -385,7 +385,7 @@ def test_a_large_frame_after_a_refused_connect_closes() -> None:
 
 
 def queues_of(peer: Session, names: list[str]) -> list[str]:
-    """Publish to each of *names* and return what the session made of them."""
+    """Publish to each of *names* and return the queues that the session read."""
     seen: list[str] = []
     for name in names:
         peer.receive_data(frame(DIALECT_1_1, messages.PUBLISH, queue=name))
@@ -395,26 +395,26 @@ def queues_of(peer: Session, names: list[str]) -> list[str]:
     return seen
 
 
-def test_more_queues_than_are_remembered_stay_themselves() -> None:
-    """Remembering names is only a saving: forgetting them changes nothing."""
+def test_more_queues_than_fit_into_the_cache_are_read() -> None:
+    """Evicting a name from the cache changes nothing."""
     names = [f"q{n}" for n in range(session.KNOWN_QUEUES_MAX + 2)] + ["q0", "q1"]
     peer = session_in(CONNECTED)
 
     assert names == queues_of(peer, names)
-    assert len(peer._known_queues) <= session.KNOWN_QUEUES_MAX  # noqa: SLF001 - a bound on memory shows nowhere else
+    assert len(peer._known_queues) <= session.KNOWN_QUEUES_MAX  # noqa: SLF001 - the bound is not visible elsewhere
 
 
-def test_long_names_are_not_remembered_and_still_read() -> None:
-    """A name of many bytes is judged each time it comes."""
+def test_long_names_are_not_cached_and_still_read() -> None:
+    """A name of many bytes is checked each time."""
     names = ["é" * 256, "x" * 256, "é" * 256]
     peer = session_in(CONNECTED)
 
     assert names == queues_of(peer, names)
-    assert [b"x" * 256] == list(peer._known_queues)  # noqa: SLF001 - as above: a bound on memory
+    assert [b"x" * 256] == list(peer._known_queues)  # noqa: SLF001 - as above
 
 
-def test_held_bytes_are_those_of_no_command_yet() -> None:
-    """Half a frame is held and counted."""
+def test_held_bytes_are_those_of_incomplete_frames() -> None:
+    """A partial frame is held and counted."""
     peer = session_in(CONNECTED)
     peer.receive_data(frame(DIALECT_1_1, messages.PING)[:6])
 
@@ -423,7 +423,7 @@ def test_held_bytes_are_those_of_no_command_yet() -> None:
 
 
 def commands_of(chunks: Iterable[bytes]) -> list[tuple[object, ...]]:
-    """Drive a session that lets everyone in; describe each command."""
+    """Drive a session that accepts any credentials; describe each command."""
     peer = Session()
     seen: list[tuple[object, ...]] = []
     for chunk in chunks:
@@ -436,9 +436,9 @@ def commands_of(chunks: Iterable[bytes]) -> list[tuple[object, ...]]:
 
 
 def described(command: Command) -> tuple[object, ...]:
-    """Return all that a command says."""
-    said = ("kind", "id", "queue", "payload", "headers", "data", "closes")
-    return type(command), *(getattr(command, name, None) for name in said)
+    """Return all attributes of a command."""
+    attributes = ("kind", "id", "queue", "payload", "headers", "data", "closes")
+    return type(command), *(getattr(command, name, None) for name in attributes)
 
 
 kinds = st.sampled_from([*REQUESTS, messages.PUBLISH, messages.DELIVER, 77])
@@ -451,7 +451,7 @@ headers_of_any_kind = st.dictionaries(
 
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
-    """Frames of one dialect, good and bad, perhaps after a Connect, perhaps before noise."""
+    """Generate good and bad frames of one dialect, maybe after a Connect or before noise."""
     dialect = draw(st.sampled_from([DIALECT_1_0, DIALECT_1_1]))
     wire = frame(dialect, messages.CONNECT) if draw(st.booleans()) else b""
     for _ in range(draw(st.integers(0, 6))):
@@ -468,10 +468,8 @@ def streams(draw: st.DrawFn) -> bytes:
 
 
 @given(streams(), st.data())
-def test_any_cut_of_the_stream_gives_the_same_commands(
-    stream: bytes, data: st.DataObject
-) -> None:
-    """TCP may cut the stream anywhere; the commands cannot tell."""
+def test_the_stream_may_be_split_anywhere(stream: bytes, data: st.DataObject) -> None:
+    """However TCP splits the stream, the same commands come out."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     chunks = [stream[a:b] for a, b in pairwise([0, *cuts, len(stream)])]
 
@@ -480,16 +478,16 @@ def test_any_cut_of_the_stream_gives_the_same_commands(
 
 @given(streams(), st.integers(0, 400), st.binary(min_size=1, max_size=4))
 def test_damage_never_raises(stream: bytes, at: int, damage: bytes) -> None:
-    """Whatever arrives, the session answers with commands, and with nothing after the last."""
+    """For any bytes the session returns commands, and none after one that closes."""
     damaged = stream[:at] + damage + stream[at + len(damage) :]
     seen = commands_of([damaged])
 
-    assert True not in [said[-1] for said in seen[:-1]]
+    assert True not in [command[-1] for command in seen[:-1]]
 
 
 @given(st.binary(max_size=120), st.booleans())
 def test_noise_never_raises(noise: bytes, connected: bool) -> None:
-    """As above, with nothing good in it, or with nothing good but its framing."""
+    """As above, with noise only, or with noise in valid framing."""
     start = frame(DIALECT_1_1, messages.CONNECT) if connected else b""
     for wire in (noise, frames.encode(DIALECT_1_1, b"\x01\x14" + noise)):
         assert len(commands_of([start + wire])) <= 1 + len(start + wire) // 5

@@ -1,4 +1,4 @@
-"""What a Vibe session answers: its verdicts, its replies, its deliveries."""
+"""What a Vibe session sends: answers to Connect, replies and deliveries."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.unit.wire.vibe.peer import (
     BOTH_DIALECTS,
     VECTORS,
     frame,
-    meets,
+    outcome,
     read,
     session_in,
 )
@@ -20,9 +20,9 @@ from tests.unit.wire.vibe.peer import (
 
 @BOTH_DIALECTS
 def test_the_fifth_refused_connect_ends_the_connection(dialect: int) -> None:
-    """Four are answered; the fifth is answered and is the last."""
+    """It is still answered."""
     peer = session_in(NEW)
-    assert ACCEPTED == meets(peer, frame(dialect, messages.CONNECT), dialect)
+    assert ACCEPTED == outcome(peer, frame(dialect, messages.CONNECT), dialect)
     answers = [peer.refused("c1") for _ in range(5)]
 
     assert [False] * 4 + [True] == [ends for _, ends in answers]
@@ -33,10 +33,10 @@ def test_the_fifth_refused_connect_ends_the_connection(dialect: int) -> None:
 
 
 @BOTH_DIALECTS
-def test_connect_is_answered_with_the_headers_that_were_given(dialect: int) -> None:
-    """Same id; in 1.0 with the error fields that the seed draws, in 1.1 without."""
+def test_connect_is_answered_with_the_given_headers(dialect: int) -> None:
+    """Under the same id; with empty error fields in dialect 1.0, without them in 1.1."""
     peer = session_in(NEW)
-    meets(peer, frame(dialect, messages.CONNECT, "c1"), dialect)
+    outcome(peer, frame(dialect, messages.CONNECT, "c1"), dialect)
     headers = {"serverVersion": "1.0.0", "connectionId": "srv_456"}
     data = peer.connected("c1", headers)
 
@@ -56,13 +56,13 @@ def test_connect_is_answered_with_the_headers_that_were_given(dialect: int) -> N
         (None, "", frames.RAW),
     ],
 )
-def test_compression_is_the_first_that_the_client_lists_and_we_have(
+def test_compression_is_the_first_supported_one_that_the_client_lists(
     listed: str | None, chosen: str, compression: int
 ) -> None:
-    """The ConnectAck says so and is raw itself; later frames of 1 KiB and more are packed."""
+    """The ConnectAck names it and is raw itself; later frames from 1 KiB on are compressed."""
     peer = session_in(NEW)
     headers = {} if listed is None else {"supported-compression": listed}
-    meets(peer, frame(DIALECT_1_1, messages.CONNECT, headers=headers))
+    outcome(peer, frame(DIALECT_1_1, messages.CONNECT, headers=headers))
 
     assert chosen == peer.negotiate(headers)
     assert frames.RAW == peer.compression
@@ -78,17 +78,17 @@ def test_compression_is_the_first_that_the_client_lists_and_we_have(
 
 
 def test_dialect_1_0_has_no_compression() -> None:
-    """There is no flags byte to say so."""
+    """It has no flags byte."""
     peer = session_in(NEW)
     headers = {"supported-compression": "gzip"}
-    meets(peer, frame(DIALECT_1_0, messages.CONNECT, headers=headers), DIALECT_1_0)
+    outcome(peer, frame(DIALECT_1_0, messages.CONNECT, headers=headers), DIALECT_1_0)
 
     assert "" == peer.negotiate(headers)
     assert frame(DIALECT_1_0, messages.CONNECT_ACK, "c1") == peer.connected("c1", {})
 
 
 def test_connecting_again_negotiates_again() -> None:
-    """The second ConnectAck is raw too, and an earlier agreement ends with it."""
+    """The second ConnectAck is raw too, and ends an earlier agreement."""
     peer = session_in(CONNECTED)
     peer.negotiate({"supported-compression": "gzip"})
     peer.connected("c1", {})
@@ -103,7 +103,7 @@ def test_connecting_again_negotiates_again() -> None:
 
 @pytest.mark.parametrize("how", [frames.GZIP, frames.BROTLI])
 def test_a_client_may_compress_without_negotiating(how: int) -> None:
-    """Frames say for themselves how they are packed; the answers stay raw."""
+    """Each frame says how it is compressed; the answers stay raw."""
     peer = session_in(CONNECTED)
     payload = json.dumps(["x"] * 1000).encode()
     body = messages.write_body(messages.PUBLISH, "m1", "q", payload, with_errors=False)
@@ -117,24 +117,24 @@ def test_a_client_may_compress_without_negotiating(how: int) -> None:
 
 
 @BOTH_DIALECTS
-def test_replies_are_the_frames_on_record(dialect: int) -> None:
-    """PublishAck, SubscribeAck and ListQueues as the vectors have them."""
+def test_replies_are_the_golden_frames(dialect: int) -> None:
+    """PublishAck, SubscribeAck, ListQueues and others, as in the vectors."""
     peer = session_in(CONNECTED, dialect)
     column = "dialect_1_0" if dialect == DIALECT_1_0 else "dialect_1_1"
-    on_record = {row["name"]: row for row in VECTORS["messages"]}
+    golden = {row["name"]: row for row in VECTORS["messages"]}
 
     for name in ("PublishAck", "SubscribeAck", "UnsubscribeAck", "ListQueues reply", "Ping"):
-        row = on_record[name]
+        row = golden[name]
         payload = (row["payload"] or "").encode()
         data = peer.reply(row["type"], row["id"], row["queue"] or "", payload, row["headers"])
         assert row[column] == data.hex()
     error = peer.error("err_123", AUTH_FAILED, "Invalid authentication token")
-    assert on_record["Error"][column] == error.hex()
+    assert golden["Error"][column] == error.hex()
 
 
 @BOTH_DIALECTS
-def test_a_delivery_is_the_frame_on_record(dialect: int) -> None:
-    """Built from the parts that a message is kept in."""
+def test_a_delivery_is_the_golden_frame(dialect: int) -> None:
+    """Built from the stored parts of a message."""
     row = next(row for row in VECTORS["messages"] if row["name"] == "Deliver")
     peer = session_in(CONNECTED, dialect)
     column = "dialect_1_0" if dialect == DIALECT_1_0 else "dialect_1_1"
@@ -149,10 +149,8 @@ def test_a_delivery_is_the_frame_on_record(dialect: int) -> None:
 @BOTH_DIALECTS
 @pytest.mark.parametrize("how", ["", "gzip", "brotli"])
 @pytest.mark.parametrize("size", [0, 900, 1100, 100_000])
-def test_deliveries_are_what_any_other_reply_would_be(
-    dialect: int, how: str, size: int
-) -> None:
-    """The quick way to write a Deliver and the common one give the same bytes."""
+def test_deliveries_are_encoded_like_any_other_reply(dialect: int, how: str, size: int) -> None:
+    """The fast path for a Deliver and the general one give the same bytes."""
     peer = session_in(CONNECTED, dialect)
     peer.negotiate({"supported-compression": how})
     peer.connected("c1", {})
@@ -165,8 +163,8 @@ def test_deliveries_are_what_any_other_reply_would_be(
     )
 
 
-def test_error_texts_are_cut_and_can_always_be_sent() -> None:
-    """A text may repeat what a client sent; a client can send much, and strange things."""
+def test_error_texts_are_truncated_and_can_always_be_sent() -> None:
+    """A text may quote what a client sent, which may be long or contain lone surrogates."""
     peer = session_in(CONNECTED)
 
     assert "é" * 200 == read(peer.error("r", "C", "é" * 300), DIALECT_1_1).error_message

@@ -1,4 +1,4 @@
-"""Qumbed streams on an engine whose log, wires and clock are moved by hand."""
+"""Qumbed streams on an engine whose log, wires and clock are driven by hand."""
 
 import json
 from typing import Any
@@ -10,20 +10,21 @@ from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous
 from braidmq.server.strands.qumbed.stream import QumbedConnection
 from braidmq.testing.disk import FakeDisk
+from tests.integration.qumbed.peer import ALICE, ack, public, subscribe
 from tests.unit.server.by_hand import Hand, HandWire
 
 WINDOW = 100_000
 
 
 class HandStream(HandWire):
-    """A stream's wire, which shares its connection's output with none."""
+    """The wire of a stream that is the only one on its connection."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stream_unsent = 0
         self.written_bytes = 0
         self.is_stopped = False
-        self.received = -1  # -1: all that was written has arrived
+        self.received = -1  # -1: everything written has arrived
         self.is_full_above = 1 << 60
         self.connection: Connection | None = None  # told when it is full
         self.told_below = -1
@@ -48,7 +49,7 @@ class HandStream(HandWire):
         self.drained_with = (code, reason)
 
     def frames(self) -> list[dict[str, Any]]:
-        """Return the frames that were written since the last call."""
+        """Return the frames written since the last call."""
         found, data = [], self.written
         while data:
             size = 4 + int.from_bytes(data[:4], "big")
@@ -62,7 +63,7 @@ class HandStream(HandWire):
 
 
 class QumbedHand(Hand):
-    """The engine, with anonymous let in unless keys are asked for."""
+    """The engine; peers are anonymous unless keys are required."""
 
     def __init__(
         self,
@@ -100,7 +101,20 @@ class QumbedHand(Hand):
         self.engine.connections.add(connection)
         return connection, wire
 
+    def subscribed_stream(self) -> tuple[QumbedConnection, HandStream]:
+        """Return a stream that subscribes to `t` for Alice, and its wire."""
+        stream, wire = self.stream()
+        stream.receive(subscribe("t", public(ALICE)))
+        self.settle()
+        assert [ack()] == wire.frames()
+        return stream, wire
+
     def settle(self) -> None:
         """Commit until nothing waits for the log."""
         while self.engine.broker.wants_commit() or not self.engine.is_committed():
             self.commit()
+
+
+def code_of(frame: dict[str, dict[str, str]]) -> str:
+    """Return the code of an Error frame."""
+    return frame["e"]["code"]

@@ -1,4 +1,4 @@
-"""Messages as Qumbed has them: what is stored of a Publish, and a frame for each subscriber."""
+"""Qumbed messages: what the broker stores of a Publish, and the frame for each subscriber."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.unit.server.strands.qumbed.qumbed_by_hand import HandStream, QumbedHa
 
 
 def publish_of(payload: bytes = b"1", **fields: object) -> messages.Publish:
-    given = layout.Publish(topic="t", payload=payload, **fields)  # type: ignore[arg-type] # a test's own
+    given = layout.Publish(topic="t", payload=payload, **fields)  # type: ignore[arg-type] # fields of any type
     return messages.Publish(given, "")
 
 
@@ -40,12 +40,12 @@ def frames_of(*data: bytes | None) -> list[dict[str, dict[str, str]]]:
 def test_a_publish_is_stored_with_its_marks_as_headers() -> None:
     """schemaId, recipientKeyId, senderPublicKey and the dedup id, in this order."""
     hand = QumbedHand()
-    asked = publish_of(
+    published = publish_of(
         schema_id="control.Command",
         recipient_key_id=key_id(BOB),
         sender_public_key=public(ALICE),
     )
-    message = message_of(asked, Topic("t"), hand.options, 7, sealed=False, dedup_id="d")
+    message = message_of(published, Topic("t"), hand.options, 7, sealed=False, dedup_id="d")
 
     assert (ORIGIN_QUMBED, 1, key_id(BOB), b"1") == (
         message.origin,
@@ -61,8 +61,8 @@ def test_a_publish_is_stored_with_its_marks_as_headers() -> None:
     ] == list(decode_headers(message.headers).items())
 
 
-def test_what_says_nothing_has_no_headers() -> None:
-    """And takes the short way into the log."""
+def test_a_publish_without_marks_has_no_headers() -> None:
+    """And takes the short path into the log."""
     hand = QumbedHand(is_durable=False)
     message = message_of(publish_of(), Topic("t"), hand.options, 7, sealed=False, dedup_id="")
 
@@ -70,12 +70,12 @@ def test_what_says_nothing_has_no_headers() -> None:
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])
-def test_what_was_judged_at_the_publish_is_what_is_read_back(*, is_sealed: bool) -> None:
-    """A message read from the log is the same kind as the one that was never stored."""
+def test_the_log_preserves_whether_a_message_is_sealed(*, is_sealed: bool) -> None:
+    """A message read from the log counts as sealed exactly if it did when it was published."""
     hand = QumbedHand()
     payload = sealed(b"1", ALICE, BOB) if is_sealed else b'"%s"' % (b"x" * 60)
-    asked = publish_of(payload, sender_public_key=public(ALICE))
-    message = message_of(asked, Topic("t"), hand.options, 7, sealed=is_sealed, dedup_id="")
+    published = publish_of(payload, sender_public_key=public(ALICE))
+    message = message_of(published, Topic("t"), hand.options, 7, sealed=is_sealed, dedup_id="")
     judged = marks_of(message).sealed
     message.marks = None
 
@@ -83,21 +83,21 @@ def test_what_was_judged_at_the_publish_is_what_is_read_back(*, is_sealed: bool)
 
 
 def test_a_dedup_id_is_the_senders_own() -> None:
-    """Another sender's id of the same name is another; without an id there is none."""
-    asked = [
+    """The same id from another sender is a different one; without an id there is none."""
+    published = [
         publish_of(id="x", sender_public_key=sender)
         for sender in (b"", public(ALICE), public(BOB))
     ]
-    ids = {dedup_id_of(publish, "ada", "here") for publish in asked}
-    ids.add(dedup_id_of(asked[1], "bob", "here"))
+    ids = {dedup_id_of(publish, "ada", "here") for publish in published}
+    ids.add(dedup_id_of(published[1], "bob", "here"))
 
     assert 4 == len(ids)
     assert all(len(one) < 64 for one in ids)
     assert "" == dedup_id_of(publish_of(sender_public_key=public(ALICE)), "ada", "here")
 
 
-def test_who_gives_no_key_and_a_short_id_is_known_by_its_connection() -> None:
-    """Two clients that count from 1 are two; a random id is the same on every connection."""
+def test_a_short_id_without_a_key_belongs_to_its_connection() -> None:
+    """Two clients that count from 1 must not collide; a random id holds on every connection."""
     short, random = publish_of(id="1"), publish_of(id="0123456789abcdef")
     signed = publish_of(id="1", sender_public_key=public(ALICE))
 
@@ -107,14 +107,14 @@ def test_who_gives_no_key_and_a_short_id_is_known_by_its_connection() -> None:
     assert dedup_id_of(signed, "ada", "here") == dedup_id_of(signed, "ada", "there")
 
 
-def test_a_box_is_passed_on_and_anything_else_sealed() -> None:
-    """By the gateway, for the key of whom it goes to."""
+def test_a_box_is_passed_on_and_anything_else_is_sealed() -> None:
+    """By the gateway, for the subscriber's key."""
     hand = QumbedHand()
     delivering = Delivering(hand.options.gateway)
     topic = Topic("t")
     box = sealed(b"secret", ALICE, BOB)
-    asked = publish_of(box, sender_public_key=public(ALICE), schema_id="sensor.Humidity")
-    whole = message_of(asked, topic, hand.options, 7, sealed=True, dedup_id="")
+    published = publish_of(box, sender_public_key=public(ALICE), schema_id="sensor.Humidity")
+    whole = message_of(published, topic, hand.options, 7, sealed=True, dedup_id="")
     whole.id, whole.timestamp_us = 12, 3_456_789
     plain = Message(topic, 1, body_of(topic, b"plain"))
     plain.id = 13
@@ -133,13 +133,13 @@ def test_a_box_is_passed_on_and_anything_else_sealed() -> None:
         "timestamp_ms": 3_456,
     } == first["m"]
     assert b"plain" == opened(second, ALICE)
-    told = [second["m"][name] for name in ("id", "schema_id", "timestamp_ms")]
-    assert ["13", "", 5_000] == told
+    fields = [second["m"][name] for name in ("id", "schema_id", "timestamp_ms")]
+    assert ["13", "", 5_000] == fields
     assert hand.options.gateway.public_key == unb64(second["m"]["sender_public_key"])
 
 
-def test_what_is_longer_than_a_frame_has_none() -> None:
-    """The last size that fits makes a frame, and one byte group more makes none."""
+def test_a_message_that_is_too_long_has_no_frame() -> None:
+    """The largest size that fits makes a frame, and three bytes more make none."""
     hand = QumbedHand()
     delivering = Delivering(hand.options.gateway)
     topic = Topic("t")

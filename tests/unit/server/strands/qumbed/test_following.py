@@ -14,8 +14,8 @@ from tests.integration.qumbed.peer import (
 from tests.unit.server.strands.qumbed.qumbed_by_hand import QumbedHand
 
 
-def test_subscribe_and_the_like_wait_for_answers_before_them() -> None:
-    """Their effects would be seen before those answers."""
+def test_a_subscribe_waits_for_earlier_answers() -> None:
+    """Otherwise its effects would be visible before those answers."""
     hand = QumbedHand()
     stream, wire = hand.stream()
     stream.receive(publish("t", b"1") + subscribe("t", public(ALICE)))
@@ -27,12 +27,9 @@ def test_subscribe_and_the_like_wait_for_answers_before_them() -> None:
 
 
 def test_an_unsubscribe_is_answered_when_its_record_is_durable() -> None:
-    """Or a restart would find the subscription again."""
+    """Otherwise a restart would restore the subscription."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
-    stream, wire = hand.stream()
-    stream.receive(subscribe("t", public(ALICE)))
-    hand.settle()
-    wire.frames()
+    stream, wire = hand.subscribed_stream()
     stream.receive(unsubscribe("t"))
     assert [] == wire.frames()
     hand.settle()
@@ -52,7 +49,7 @@ def test_a_memory_only_publish_does_not_overtake_a_subscribe() -> None:
 
 
 def test_too_many_subscriptions_are_refused() -> None:
-    """SERVER_ERROR: those of all strands count together."""
+    """SERVER_ERROR: the subscriptions of all strands count together."""
     hand = QumbedHand()
     stream, wire = hand.stream()
     subscriptions = hand.engine.broker.subscriptions.by_id

@@ -1,4 +1,4 @@
-"""The gateway key: made once, kept, and used to seal for subscribers."""
+"""The gateway key: generated once, stored, and used to seal for subscribers."""
 
 import errno
 import json
@@ -33,7 +33,7 @@ def disk_with(content: bytes) -> FakeDisk:
     return disk
 
 
-def test_the_key_is_made_once() -> None:
+def test_the_key_is_generated_once() -> None:
     """Its public half may be pinned, so it is the same after every restart and every crash."""
     disk = FakeDisk()
     made = GatewayKey(disk).public_key
@@ -43,8 +43,8 @@ def test_the_key_is_made_once() -> None:
     assert made != GatewayKey(FakeDisk()).public_key
 
 
-def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    """It holds 64 digits and a line end, and nothing lies about beside it."""
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+    """It holds 64 digits and a newline, and no other file is left beside it."""
     GatewayKey(Disk(tmp_path))
     path = tmp_path / GATEWAY_KEY_FILE
 
@@ -53,16 +53,16 @@ def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_key_on_record_is_read() -> None:
-    """With its line end or without."""
+def test_a_stored_key_is_read() -> None:
+    """With or without the newline."""
     for content in (SECRET, SECRET + "\n"):
         gateway = GatewayKey(disk_with(content.encode()))
 
         assert VECTORS["sender_public"] == gateway.public_key.hex()
 
 
-def test_the_subscriber_opens_what_is_sealed_for_it() -> None:
-    """With the gateway's public key; nobody else does, and no nonce is used twice."""
+def test_only_the_subscriber_opens_what_is_sealed_for_it() -> None:
+    """With the gateway's public key; no nonce is used twice."""
     gateway = GatewayKey(FakeDisk())
     sealed = [gateway.seal_for(SUBSCRIBER.public_key, b"payload") for _ in range(50)]
 
@@ -72,8 +72,8 @@ def test_the_subscriber_opens_what_is_sealed_for_it() -> None:
         OTHER.open(sealed[0], gateway.public_key)
 
 
-def test_boxes_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each subscriber's key, and there are more than connections by default."""
+def test_boxes_are_cached_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each subscriber's key; the limit exceeds the default number of connections."""
     assert LimitsConfig().connections < gateway_module.BOXES_MAX
     monkeypatch.setattr(gateway_module, "BOXES_MAX", 2)
     gateway = GatewayKey(FakeDisk())
@@ -86,8 +86,8 @@ def test_boxes_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("key", [b"", 31 * b"k", bytes(32)])
-def test_nothing_is_sealed_for_a_key_that_cannot_be_one(key: bytes) -> None:
-    """A session refuses it before; if it did not, nothing leaves that anybody could open."""
+def test_nothing_is_sealed_for_an_unusable_key(key: bytes) -> None:
+    """A session refuses such a key earlier; this is the second line of defence."""
     with pytest.raises(UnusableKeyError, match="the public key is"):
         GatewayKey(FakeDisk()).seal_for(key, b"payload")
 
@@ -95,8 +95,8 @@ def test_nothing_is_sealed_for_a_key_that_cannot_be_one(key: bytes) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\n", b"\xff", SECRET[:-1].encode(), 2 * SECRET.encode(), 64 * b"0"]
 )
-def test_a_file_without_a_key_stops_the_start(content: bytes) -> None:
-    """A new key in its place would lock out everybody who pinned the old; the file is left."""
+def test_a_file_without_a_key_prevents_startup(content: bytes) -> None:
+    """A new key would lock out clients that pinned the old one; the file stays as it is."""
     disk = disk_with(content)
     with pytest.raises(
         ConfigError, match=r"gateway\.key: does not hold a private key"
@@ -108,8 +108,8 @@ def test_a_file_without_a_key_stops_the_start(content: bytes) -> None:
     assert SECRET[:8] not in str(caught.value)
 
 
-def test_a_file_that_the_disk_does_not_give_stops_the_start() -> None:
-    """Unreadable is not the same as not there."""
+def test_an_unreadable_file_prevents_startup() -> None:
+    """Unreadable does not mean absent."""
     disk = disk_with(SECRET.encode())
     disk.fail("open", errno.EACCES)
 
@@ -118,8 +118,8 @@ def test_a_file_that_the_disk_does_not_give_stops_the_start() -> None:
 
 
 @pytest.mark.parametrize("operation", ["open", "pwrite", "truncate", "fsync", "rename"])
-def test_a_key_that_cannot_be_kept_is_not_used(operation: str) -> None:
-    """After a restart there would be another one; with a disk that works there is one."""
+def test_a_key_that_cannot_be_saved_is_not_used(operation: str) -> None:
+    """A restart would generate another; once the disk works, the key stays the same."""
     disk = FakeDisk()
     disk.fail(operation, errno.ENOSPC)
     with pytest.raises(ConfigError, match=r"gateway\.key: cannot be written: No space left"):
@@ -146,7 +146,7 @@ def test_a_power_cut_leaves_a_whole_key_or_none() -> None:
 
 
 def test_no_text_shows_the_private_key() -> None:
-    """Neither the object's, nor a log line with it, nor an error's."""
+    """Neither the object's own text nor a log line with the object."""
     gateway = GatewayKey(disk_with(SECRET.encode()))
     gateway.seal_for(SUBSCRIBER.public_key, b"payload")
     with structlog.testing.capture_logs() as logged:

@@ -1,4 +1,4 @@
-"""What streams of one connection share."""
+"""What the streams of a connection share."""
 
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, authorize
 from braidmq.server.strands.qumbed.link import ANONYMOUS, Link, anonymous
@@ -17,7 +17,7 @@ def test_anonymous_may_do_all_but_administer() -> None:
 
 
 def test_streams_share_the_tokens_of_their_connection() -> None:
-    """A rate makes one bucket for all of them; without a rate there is none."""
+    """With a rate limit there is one bucket for all of them; without one there is none."""
     limited, unlimited = (Link(None, rate, lambda _: None) for rate in (2, 0))
 
     assert limited.tokens is not None
@@ -26,7 +26,7 @@ def test_streams_share_the_tokens_of_their_connection() -> None:
 
 
 def test_a_node_has_one_name_everywhere() -> None:
-    """After its gateway key; on the local network the port is told as well."""
+    """It is derived from the gateway key; on the local network the port is appended."""
     options = QumbedHand().options
 
     assert f"{options.node_id}-6121" == node_name(options.gateway.public_key, 6121)

@@ -1,4 +1,4 @@
-"""The Qumbed listener: what is bound, who we are, who is let in, and how it ends."""
+"""The Qumbed listener: its address, its identity, its connections and its shutdown."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ LIMITS = LimitsConfig()
 IMPATIENT = QuicLimits(handshake_timeout_s=1.0)
 
 
-def made(limits: LimitsConfig = LIMITS, **config: object) -> QumbedListener:
+def new_listener(limits: LimitsConfig = LIMITS, **config: object) -> QumbedListener:
     return QumbedListener(
         QumbedConfig.model_validate({"port": 0, **config}),
         limits,
@@ -38,7 +38,7 @@ def made(limits: LimitsConfig = LIMITS, **config: object) -> QumbedListener:
 async def listening(
     directory: Path, limits: LimitsConfig = LIMITS
 ) -> AsyncIterator[tuple[QumbedListener, Hand]]:
-    listener, hand = made(limits), Hand()
+    listener, hand = new_listener(limits), Hand()
     listener.prepare(FakeDisk(), directory, None)
     await listener.start(hand.engine)
     try:
@@ -54,20 +54,20 @@ async def opened(listener: QumbedListener) -> tuple[Slow, QuicClient]:
     return Slow(client), client
 
 
-async def test_a_taken_address_is_an_error_with_its_name() -> None:
-    """Strand, address and reason; exit code 69."""
-    taken = made()
+async def test_an_address_in_use_is_reported() -> None:
+    """With strand, address and reason; the exit code is 69."""
+    taken = new_listener()
     port = int(taken.address.rpartition(":")[2])
     with pytest.raises(AddressInUseError, match=f"qumbed: .*{taken.address}: ") as caught:
-        made(port=port)
+        new_listener(port=port)
     taken.stop_accepting()
 
     assert 69 == caught.value.exit_code
 
 
-async def test_a_listener_that_never_started_gives_its_address_back() -> None:
+async def test_a_listener_that_never_started_releases_its_address() -> None:
     """A start that failed elsewhere leaves nothing bound."""
-    listener = made()
+    listener = new_listener()
     port = int(listener.address.rpartition(":")[2])
     listener.stop_accepting()
     listener.close_connections()
@@ -78,9 +78,9 @@ async def test_a_listener_that_never_started_gives_its_address_back() -> None:
         again.bind(("127.0.0.1", port))
 
 
-async def test_who_we_are_is_made_once(tmp_path: Path) -> None:
-    """The certificate in the data directory, the gateway's key among the broker's files."""
-    files, first, second = FakeDisk(), made(), made()
+async def test_the_identity_is_generated_once(tmp_path: Path) -> None:
+    """The certificate is in the data directory, the gateway key among the broker's files."""
+    files, first, second = FakeDisk(), new_listener(), new_listener()
     for listener in (first, second):
         listener.prepare(files, tmp_path, None)
         listener.stop_accepting()
@@ -89,18 +89,18 @@ async def test_who_we_are_is_made_once(tmp_path: Path) -> None:
     assert first.gateway_public_key == second.gateway_public_key
 
 
-async def test_a_certificate_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+async def test_an_unusable_certificate_is_an_error(tmp_path: Path) -> None:
     """It names the setting."""
     for name in ("cert", "key"):
         (tmp_path / name).write_text("nothing")
-    listener = made(tls_cert=tmp_path / "cert", tls_key=tmp_path / "key")
+    listener = new_listener(tls_cert=tmp_path / "cert", tls_key=tmp_path / "key")
     with pytest.raises(ConfigError, match=r"qumbed\.tls_cert"):
         listener.prepare(FakeDisk(), tmp_path, None)
     listener.stop_accepting()
 
 
-async def test_the_listener_tells_what_its_endpoint_counts(tmp_path: Path) -> None:
-    """An operator sees Retry packets, resets and what was dropped."""
+async def test_the_listener_reports_the_counts_of_its_endpoint(tmp_path: Path) -> None:
+    """An operator sees Retry packets, resets and drops."""
     async with listening(tmp_path) as (listener, _):
         before = listener.packet_events()
         host, _, port = listener.address.rpartition(":")
@@ -129,8 +129,8 @@ async def test_streams_are_connections_of_the_engine(tmp_path: Path) -> None:
         assert {} == dict(listener.refused)
 
 
-async def test_whoever_stops_accepting_lets_nobody_in(tmp_path: Path) -> None:
-    """Those who are there go on."""
+async def test_a_listener_that_stops_accepting_refuses_new_connections(tmp_path: Path) -> None:
+    """Existing connections go on."""
     limits = LimitsConfig(handshake_timeout_s=5)
     async with listening(tmp_path, limits) as (listener, hand):
         slow, client = await opened(listener)
@@ -143,8 +143,8 @@ async def test_whoever_stops_accepting_lets_nobody_in(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_the_end_closes_connections_behind_what_was_written() -> None:
-    """A broker that stops answers what it has accepted, and says that it is gone."""
+async def test_shutdown_closes_connections_after_their_last_answers() -> None:
+    """A stopping broker answers every request that it accepted, then closes the connection."""
     async with broker_at() as broker, connected(broker) as peer:
         stream = peer.open()
         stream.send(*(publish("t", b"%d" % number) for number in range(50)))

@@ -1,4 +1,4 @@
-"""mDNS: what an announcement says, and two ends of it on the real loopback."""
+"""mDNS: what an announcement says, and both ends of it on the real loopback."""
 
 import asyncio
 import secrets
@@ -44,7 +44,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 @pytest.fixture
 def own_type(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A service type that nobody else on this machine announces or asks for meanwhile."""
+    """Return a service type that nothing else on this machine announces or looks for."""
     name = f"_q{secrets.token_hex(5)}._udp.local."
     monkeypatch.setattr(mdns, "SERVICE_TYPE", name)
     return name
@@ -54,7 +54,7 @@ def own_type(monkeypatch: pytest.MonkeyPatch) -> str:
 async def announcing(
     *topics: str, host: str = "127.0.0.1", port: int = 6121, key: bytes = KEY
 ) -> AsyncIterator[Announcer]:
-    """Announce for a while, and begin when everybody was told."""
+    """Announce a node; the body runs once the announcement has been sent."""
     announcer = Announcer(host)
     await announcer.start(port, key, topics)
     try:
@@ -66,7 +66,7 @@ async def announcing(
 
 
 async def find_until(condition: Callable[[list[Node]], bool], *, count: int = 1) -> list[Node]:
-    """Look again until what was found is as it should be."""
+    """Search until the result meets the condition."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition(found := await find(PATIENCE_S, count=count)):
             pass
@@ -74,7 +74,7 @@ async def find_until(condition: Callable[[list[Node]], bool], *, count: int = 1)
 
 
 def labels(name: str) -> bytes:
-    """Return a name as DNS writes it: each part behind its length."""
+    """Return a name as DNS encodes it: each part after its length."""
     return b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
 
 
@@ -83,9 +83,9 @@ def forge(service_type: str, name: str) -> None:
 
     0 | flags 0x8400, an answer | counts 0 1 0 0 | the type | PTR 12 | IN 1 | ttl | size | name
     """
-    told = labels(name)
+    encoded = labels(name)
     packet = struct.pack(">6H", 0, 0x8400, 0, 1, 0, 0) + labels(service_type)
-    packet += struct.pack(">HHIH", 12, 1, 120, len(told)) + told
+    packet += struct.pack(">HHIH", 12, 1, 120, len(encoded)) + encoded
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         loopback = socket.inet_aton("127.0.0.1")
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, loopback)
@@ -102,7 +102,7 @@ def test_a_node_is_named_after_its_key() -> None:
 
 
 def test_the_text_record_has_key_and_topics() -> None:
-    """In the words of the original's announcements."""
+    """Under the keys that the original uses."""
     assert {"pubkey": KEY.hex(), "topics": "a,sensors/é"} == text_record(
         KEY, ["a", "sensors/é"]
     )
@@ -111,52 +111,52 @@ def test_the_text_record_has_key_and_topics() -> None:
 
 TOPICS = {
     "one that just fits": ([ROOM * "t"], [ROOM * "t"]),
-    "one that does not, and others behind it": ([(ROOM + 1) * "t", "a"], ["a"]),
+    "one that does not, and another after it": ([(ROOM + 1) * "t", "a"], ["a"]),
     "two that just fit": ([(ROOM - 2) * "t", "a"], [(ROOM - 2) * "t", "a"]),
     "two that do not": ([(ROOM - 1) * "t", "a"], [(ROOM - 1) * "t"]),
     "counted in bytes": ([ROOM // 2 * "é", "a"], [ROOM // 2 * "é"]),
-    "a comma would make two of one": (["a,b", "c"], ["c"]),
-    "no more than are looked at": ([*(1_000 * [","]), "late"], []),
+    "a comma would split a topic": (["a,b", "c"], ["c"]),
+    "those beyond the first thousand": ([*(1_000 * [","]), "late"], []),
 }
 
 
 @pytest.mark.parametrize("case", TOPICS)
 def test_topics_that_do_not_fit_are_left_out(case: str) -> None:
-    """A record's string has 255 bytes; those that have room are told, in order."""
-    topics, told = TOPICS[case]
+    """A string of the record has 255 bytes; topics that fit are announced, in order."""
+    topics, announced = TOPICS[case]
 
-    assert ",".join(told) == text_record(KEY, topics)["topics"]
+    assert ",".join(announced) == text_record(KEY, topics)["topics"]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=99), max_size=9))
-def test_what_is_told_is_read_as_it_was_told(topics: list[str]) -> None:
-    """Whatever topics are called: a part of them, in order, in a string that can be sent."""
+def test_announced_topics_are_read_back(topics: list[str]) -> None:
+    """Whatever the topics are called: those that fit, in order, and short enough to send."""
     record = {key.encode(): value.encode() for key, value in text_record(KEY, topics).items()}
-    key, told = read_text_record(record)
-    places = [topics.index(topic) for topic in dict.fromkeys(told)]
+    key, announced = read_text_record(record)
+    places = [topics.index(topic) for topic in dict.fromkeys(announced)]
 
     assert KEY.hex() == key
     assert len(b"topics=" + record[b"topics"]) <= TXT_STRING_BYTES_MAX
     assert all(one < next_one for one, next_one in pairwise(places))
 
 
-STRANGERS: dict[str, tuple[dict[bytes, bytes | None], tuple[str, tuple[str, ...]]]] = {
+FOREIGN_RECORDS: dict[str, tuple[dict[bytes, bytes | None], tuple[str, tuple[str, ...]]]] = {
     "nothing": ({}, ("", ())),
     "keys without values": ({b"pubkey": None, b"topics": None}, ("", ())),
     "upper case": ({b"pubkey": b"AB" * 32}, ("ab" * 32, ())),
     "too short a key": ({b"pubkey": b"ab" * 31}, ("", ())),
     "too long a key": ({b"pubkey": b"ab" * 33}, ("", ())),
-    "no digits": ({b"pubkey": b"zz" * 32}, ("", ())),
-    "a line end": ({b"pubkey": b"ab" * 32 + b"\n"}, ("", ())),
-    "no text": ({b"topics": b"\xff,a"}, ("", ("\ufffd", "a"))),
+    "not hexadecimal": ({b"pubkey": b"zz" * 32}, ("", ())),
+    "a newline": ({b"pubkey": b"ab" * 32 + b"\n"}, ("", ())),
+    "not UTF-8": ({b"topics": b"\xff,a"}, ("", ("\ufffd", "a"))),
     "empty names": ({b"topics": b",a,,b,"}, ("", ("a", "b"))),
 }
 
 
-@pytest.mark.parametrize("case", STRANGERS)
-def test_a_strangers_record_is_read_as_far_as_it_goes(case: str) -> None:
-    """Nothing that anybody announces is an error of ours."""
-    record, read = STRANGERS[case]
+@pytest.mark.parametrize("case", FOREIGN_RECORDS)
+def test_a_foreign_record_is_read_as_far_as_possible(case: str) -> None:
+    """No announcement, however malformed, raises an error."""
+    record, read = FOREIGN_RECORDS[case]
 
     assert read == read_text_record(record)
 
@@ -173,13 +173,15 @@ REACHES = {
 
 @pytest.mark.parametrize("address", REACHES)
 def test_a_strand_is_announced_where_it_listens(address: str) -> None:
-    """What is bound to the loopback is told to nobody on the network."""
+    """A strand on the loopback is not announced to the network."""
     assert REACHES[address] == reach_of(address)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])  # noqa: S104 - nothing is bound
-def test_a_strand_on_all_interfaces_is_told_with_the_machines_addresses(address: str) -> None:
-    """Never with the wildcard, and with the loopback only where there is nothing else."""
+def test_a_strand_on_all_interfaces_is_announced_with_the_machines_addresses(
+    address: str,
+) -> None:
+    """Never with the wildcard, and with the loopback only where there is no other address."""
     reach = reach_of(address)
     addresses = [ip_address(one) for one in reach.addresses]
 
@@ -195,8 +197,8 @@ def test_a_strand_on_all_interfaces_is_told_with_the_machines_addresses(address:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_what_is_announced_is_found(new_loop: NewLoop) -> None:
-    """Under its true name, on either loop, among whatever else is there."""
+def test_an_announced_node_is_found(new_loop: NewLoop) -> None:
+    """Under its own name, on either event loop, among any other nodes."""
     key = secrets.token_bytes(32)
 
     async def run() -> None:
@@ -217,7 +219,7 @@ def test_what_is_announced_is_found(new_loop: NewLoop) -> None:
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("own_type")
 async def test_two_nodes_with_one_key_are_two_nodes() -> None:
-    """A copied data directory: each has its name, its address and its topics."""
+    """A copied data directory: each node has its own name, address and topics."""
     async with AsyncExitStack() as both:
         await both.enter_async_context(announcing("a"))
         second = await both.enter_async_context(announcing("b", host="::1", port=7))
@@ -234,8 +236,8 @@ async def test_two_nodes_with_one_key_are_two_nodes() -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("own_type")
-async def test_other_topics_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One change at once, further ones after a pause; the last one is what stays."""
+async def test_changed_topics_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first change at once, further ones after a pause; the last one stays."""
     monkeypatch.setattr(mdns, "UPDATE_PAUSE_S", 0.3)
     async with announcing("a") as announcer:
         announcer.update(["a", "b"])
@@ -252,7 +254,7 @@ async def test_other_topics_are_announced(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("own_type")
 async def test_topics_that_change_during_the_start_are_not_forgotten() -> None:
-    """The daemon need not wait until all are told."""
+    """The daemon need not wait for the announcement."""
     announcer = Announcer("localhost")
     await announcer.start(6121, KEY, ["early"])
     announcer.update(["late"])
@@ -266,7 +268,7 @@ async def test_topics_that_change_during_the_start_are_not_forgotten() -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_node_that_stops_says_goodbye(own_type: str) -> None:
-    """Others forget it at once, and not when its records are too old."""
+    """Others forget it at once, not when its records expire."""
     heard: list[ServiceStateChange] = []
     changed = asyncio.Event()
 
@@ -293,8 +295,8 @@ async def test_a_node_that_stops_says_goodbye(own_type: str) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("own_type")
-async def test_it_can_be_stopped_before_all_are_told() -> None:
-    """And twice, and before it was started: a daemon that fails stops whatever there is."""
+async def test_it_can_be_stopped_before_the_announcement_is_sent() -> None:
+    """And twice, and before it was started: a daemon that fails to start stops everything."""
     announcer = Announcer("127.0.0.1")
     await announcer.stop()
     await announcer.start(6121, KEY, ["a"])
@@ -306,10 +308,10 @@ async def test_it_can_be_stopped_before_all_are_told() -> None:
 
 
 @pytest.mark.asyncio
-# zeroconf forgets the socket that it could not use; the collector closes it.
+# zeroconf drops a socket that it cannot use; the garbage collector closes it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_a_network_that_cannot_be_used_is_logged_and_no_more() -> None:
-    """The address is nobody's here; the broker serves without mDNS."""
+async def test_an_unusable_network_is_only_logged() -> None:
+    """No interface has this address; the broker serves without mDNS."""
     announcer = Announcer("198.51.100.7")
     with capture_logs() as lines:
         await announcer.start(6121, KEY, ["a"])
@@ -322,18 +324,18 @@ async def test_a_network_that_cannot_be_used_is_logged_and_no_more() -> None:
     assert not announcer.announced.is_set()
 
 
-def test_that_mdns_cannot_be_used_is_an_error_of_the_machine() -> None:
-    """The command line ends with what it means to shells."""
+def test_unusable_mdns_is_an_io_error() -> None:
+    """The command exits with the conventional code."""
     assert EXIT_IO_ERROR == MdnsError("no network").exit_code
     assert "mDNS cannot be used here: no network" == str(MdnsError("no network"))
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_a_stranger_is_listed_with_what_can_be_read(
+async def test_a_foreign_node_is_listed_with_what_can_be_read(
     own_type: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever it says of itself; a name that cannot be one is passed over without a word."""
+    """Whatever it announces; an invalid name is skipped silently."""
     info = AsyncServiceInfo(
         own_type,
         f"a strängêr.{own_type}",
@@ -345,7 +347,7 @@ async def test_a_stranger_is_listed_with_what_can_be_read(
     other = AsyncZeroconf(interfaces=["127.0.0.1"], ip_version=IPVersion.V4Only)
     finding = asyncio.create_task(find(PATIENCE_S, count=1))
     try:
-        await other.zeroconf.async_wait_for_start()  # by then the other listens as well
+        await other.zeroconf.async_wait_for_start()  # by then the search listens as well
         forge(own_type, f"\x1b[2J.{own_type}")
         forge(own_type, "no._tcp.local.")
         await other.async_register_service(info)
@@ -363,7 +365,7 @@ async def test_a_stranger_is_listed_with_what_can_be_read(
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("own_type")
 async def test_the_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever makes up names does not make it grow for ever."""
+    """Made-up names cannot make it grow for ever."""
     monkeypatch.setattr(mdns, "NODES_MAX", 1)
     async with announcing(), announcing(key=OTHER_KEY), asyncio.timeout(PATIENCE_S):
         while not (found := await find(1.0, count=2)):
@@ -374,6 +376,6 @@ async def test_the_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("own_type")
-async def test_nobody_is_found_where_nobody_is() -> None:
-    """After the time that was asked for, and without an error."""
+async def test_without_nodes_the_list_is_empty() -> None:
+    """After the given time, and without an error."""
     assert [] == await find(0.2)

@@ -1,4 +1,4 @@
-"""What leaves a Qumbed stream: answers in their place, messages within the window."""
+"""The output of a Qumbed stream: answers in order, messages within the window."""
 
 from braidmq.base.errors import LogFullError
 from braidmq.broker.settings import US_PER_S, Settings
@@ -14,15 +14,11 @@ from tests.integration.qumbed.peer import (
     publish,
     subscribe,
 )
-from tests.unit.server.strands.qumbed.qumbed_by_hand import WINDOW, QumbedHand
+from tests.unit.server.strands.qumbed.qumbed_by_hand import WINDOW, QumbedHand, code_of
 
 
-def code_of(frame: dict[str, dict[str, str]]) -> str:
-    return frame["e"]["code"]
-
-
-def test_an_ack_waits_for_the_commit_and_counts_then() -> None:
-    """`delivered` is what was routed at the commit, not what was there at the Publish."""
+def test_an_ack_waits_for_the_commit_and_counts_deliveries_then() -> None:
+    """`delivered` counts the subscribers at the commit, not those at the Publish."""
     hand = QumbedHand()
     writer, wire = hand.stream()
     writer.receive(publish("t", b"1"))
@@ -36,8 +32,8 @@ def test_an_ack_waits_for_the_commit_and_counts_then() -> None:
     assert [4] == other.kinds()
 
 
-def test_a_subscribes_ack_precedes_what_is_delivered_with_it() -> None:
-    """With a record of its own: the commit brings the Ack, then the messages behind it."""
+def test_the_ack_of_a_subscribe_precedes_its_messages() -> None:
+    """The commit of its record releases the Ack, then the messages behind it."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
     stream, wire = hand.stream()
     stream.receive(subscribe("t", public(ALICE)) + publish("t", b"1"))
@@ -48,8 +44,8 @@ def test_a_subscribes_ack_precedes_what_is_delivered_with_it() -> None:
     assert b"1" == opened(found[2], ALICE)
 
 
-def test_what_the_log_refuses_is_an_error_in_its_place() -> None:
-    """Publishes and recorded subscriptions; a repeat is refused with the first."""
+def test_a_request_that_the_log_refuses_gets_an_error_in_its_place() -> None:
+    """Publishes and recorded subscriptions; a repeat is refused with the original."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
     stream, wire = hand.stream()
     stream.receive(publish("t", b"1", frame_id="a") + publish("t", b"1", frame_id="a"))
@@ -68,13 +64,11 @@ def test_what_the_log_refuses_is_an_error_in_its_place() -> None:
     assert [ack("a", 0)] == wire.frames()
 
 
-def test_the_window_is_the_streams_own() -> None:
-    """What the peer has not acknowledged of this stream; then it waits to be told."""
+def test_each_stream_has_its_own_window() -> None:
+    """It limits unacknowledged bytes; when it is full, the stream waits for the transport."""
     hand = QumbedHand()
-    reader, wire = hand.stream()
+    reader, wire = hand.subscribed_stream()
     writer, _ = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     wire.stream_unsent = WINDOW
     writer.receive(publish("t", b"1"))
     hand.settle()
@@ -86,19 +80,17 @@ def test_the_window_is_the_streams_own() -> None:
     wire.stream_unsent = WINDOW // 2
     reader.set_writable(True)
 
-    # The first was given to it when there seemed to be room; the second is in the log.
+    # The first was dispatched while there seemed to be room; the second is in the log.
     assert [b"1"] == [opened(one, ALICE) for one in wire.frames()]
     assert [1] == [request.after_id for request in hand.log.reads]
     assert 0 < reader.room_bytes <= WINDOW // FRAME_PER_BODY
 
 
-def test_what_was_given_and_does_not_fit_waits_in_its_place() -> None:
+def test_dispatched_messages_beyond_the_window_wait_in_order() -> None:
     """Frames are longer than messages: the window counts frames."""
     hand = QumbedHand()
-    reader, wire = hand.stream()
+    reader, wire = hand.subscribed_stream()
     writer, _ = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     wire.stream_unsent = WINDOW - 1_000
     for number in range(10):
         writer.receive(publish("t", b"%d" % number))
@@ -115,11 +107,9 @@ def test_what_was_given_and_does_not_fit_waits_in_its_place() -> None:
 
 
 def test_without_room_in_the_connections_output_nothing_is_pushed() -> None:
-    """The output buffer is all streams' together; commands wait as well."""
+    """All streams share the output buffer; commands wait as well."""
     hand = QumbedHand()
-    reader, wire = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
+    reader, wire = hand.subscribed_stream()
     reader.set_writable(False)
     reader.receive(discovery())
     assert [] == wire.frames()
@@ -128,13 +118,11 @@ def test_without_room_in_the_connections_output_nothing_is_pushed() -> None:
     assert [7] == wire.kinds()
 
 
-def test_what_no_frame_can_carry_gives_its_room_back() -> None:
-    """Nothing of it is sent: whoever waits behind it is not held up."""
+def test_a_message_too_large_for_a_frame_takes_no_room() -> None:
+    """Nothing of it is sent, so the messages behind it are not held up."""
     hand = QumbedHand()
-    reader, wire = hand.stream()
+    reader, wire = hand.subscribed_stream()
     source, _ = hand.connect()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     source.receive(blip.publish(3, "t", bytes(FRAME_MAX)))
     hand.settle()
     assert [] == wire.frames()
@@ -146,36 +134,30 @@ def test_what_no_frame_can_carry_gives_its_room_back() -> None:
     assert 1 == hand.engine.broker.stats.dead_lettered
 
 
-def test_what_never_arrived_is_still_to_come() -> None:
-    """With `offline_s`: a device that went out of reach gets what QUIC had for it, in order."""
+def test_a_message_that_never_arrived_is_redelivered() -> None:
+    """With `offline_s`: a device that lost contact gets what QUIC did not deliver, in order."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
     writer, _ = hand.stream()
-    reader, wire = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    reader, wire = hand.subscribed_stream()
     writer.receive(publish("t", b"1"))
     hand.settle()
-    wire.received = wire.written_bytes  # the first has arrived; what follows has not
+    wire.received = wire.written_bytes  # the first has arrived; the others have not
     writer.receive(publish("t", b"2") + publish("t", b"3"))
     hand.settle()
-    first, second, _ = [int(frame["m"]["id"]) for frame in wire.frames()[1:]]
+    first, second, _ = [int(frame["m"]["id"]) for frame in wire.frames()]
     reader.lost()
     hand.settle()
 
-    again, _ = hand.stream()
-    again.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    hand.subscribed_stream()
     (request,) = hand.log.reads
     assert first <= request.after_id < second
 
 
-def test_what_has_arrived_does_not_come_again() -> None:
-    """It is settled once the peer's transport has it, and recorded."""
+def test_a_message_that_arrived_is_not_redelivered() -> None:
+    """It is settled and recorded once the peer's transport has it."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
     writer, _ = hand.stream()
-    reader, wire = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    reader, wire = hand.subscribed_stream()
     wire.received = wire.written_bytes
     writer.receive(publish("t", b"1"))
     hand.settle()
@@ -189,32 +171,26 @@ def test_what_has_arrived_does_not_come_again() -> None:
     assert [ack()] == other.frames()
 
 
-def test_who_reads_no_more_is_subscribed_no_more_and_may_still_publish() -> None:
-    """STOP_SENDING: nothing is written into the void, and a place that is kept stays there."""
+def test_a_peer_that_stops_reading_is_unsubscribed_but_may_publish() -> None:
+    """STOP_SENDING: the broker sends nothing more, and a stored position stays where it is."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
-    stream, wire = hand.stream()
-    stream.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    stream, wire = hand.subscribed_stream()
     wire.is_stopped = True
     stream.receive(publish("t", b"1") + publish("t", b"2"))
     hand.settle()
 
     assert {} == stream.following
     assert 4 not in wire.kinds()
-    again, _ = hand.stream()
-    again.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    hand.subscribed_stream()
     (request,) = hand.log.reads
     assert 1 == request.after_id
     assert 2 == hand.engine.broker.stats.published
 
 
-def test_what_a_stream_that_ends_had_not_taken_is_still_to_come() -> None:
-    """A FIN, and then nothing: nobody knows whether the last messages arrived."""
+def test_messages_that_a_closed_stream_did_not_take_are_redelivered() -> None:
+    """After a FIN and silence, the broker cannot know whether the last messages arrived."""
     hand = QumbedHand(Settings(offline_us=60 * US_PER_S))
-    reader, wire = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    reader, wire = hand.subscribed_stream()
     wire.received = wire.written_bytes
     writer, _ = hand.stream()
     writer.receive(publish("t", b"1"))
@@ -222,15 +198,13 @@ def test_what_a_stream_that_ends_had_not_taken_is_still_to_come() -> None:
     reader.finish_input()
     hand.settle()
 
-    again, _ = hand.stream()
-    again.receive(subscribe("t", public(ALICE)))
-    hand.settle()
+    hand.subscribed_stream()
     (request,) = hand.log.reads
     assert 1 == request.after_id
 
 
-def test_a_peer_that_asks_again_and_again_who_we_are_is_not_answered_without_end() -> None:
-    """Discovery: the answer is far longer than the question, and the output is bounded."""
+def test_repeated_discovery_does_not_grow_the_output_without_end() -> None:
+    """The answer is far longer than the question, but the output is bounded."""
     hand = QumbedHand()
     for number in range(1000):
         hand.engine.broker.topics.get(f"topic-{number}-" + "x" * 100)

@@ -1,4 +1,4 @@
-"""A Qumbed stream on an engine by hand: turns, waiting answers, room; rows are over QUIC."""
+"""Qumbed streams without QUIC: turns, waiting answers, limits and authentication."""
 
 import tracemalloc
 
@@ -16,15 +16,11 @@ from tests.integration.qumbed.peer import (
     raw,
     subscribe,
 )
-from tests.unit.server.strands.qumbed.qumbed_by_hand import QumbedHand
-
-
-def code_of(frame: dict[str, dict[str, str]]) -> str:
-    return frame["e"]["code"]
+from tests.unit.server.strands.qumbed.qumbed_by_hand import QumbedHand, code_of
 
 
 def test_while_the_log_is_full_new_publishes_are_refused_at_once() -> None:
-    """And recorded subscriptions, but not those that live in memory."""
+    """So are recorded subscriptions, but not those in memory."""
     for offline_us, kinds in ((0, [6, 5]), (US_PER_S, [6, 6])):
         hand = QumbedHand(Settings(offline_us=offline_us))
         hand.engine.broker.admission.log_refuses("full")
@@ -48,8 +44,8 @@ def test_a_publisher_waits_while_too_much_is_uncommitted() -> None:
     assert [ack(f"{number}", 0) for number in range(1, 13)] == wire.frames()
 
 
-def test_one_who_waits_too_long_is_not_read_from() -> None:
-    """Read-ahead is bounded, and reading goes on when the wait is over."""
+def test_a_waiting_stream_reads_ahead_up_to_a_limit() -> None:
+    """Reading resumes when the wait is over."""
     hand = QumbedHand()
     stream, wire = hand.stream()
     for _ in range(20):
@@ -61,7 +57,7 @@ def test_one_who_waits_too_long_is_not_read_from() -> None:
 
 
 def test_too_many_unfinished_frames_end_the_stream_that_adds_to_them() -> None:
-    """Counted over the streams of a connection, and given back when one ends."""
+    """The limit covers all streams of a connection; a stream that ends frees its share."""
     hand = QumbedHand()
     link = hand.link()
     half = (FRAME_MAX).to_bytes(4, "big") + bytes(FRAME_MAX - 1)
@@ -79,8 +75,8 @@ def test_too_many_unfinished_frames_end_the_stream_that_adds_to_them() -> None:
     assert 0 == link.unfinished_bytes
 
 
-def test_a_held_stream_is_not_ended_for_it_but_paused() -> None:
-    """What it has sent is whole; it waits for the broker, not the broker for it."""
+def test_a_stream_that_waits_for_the_broker_is_paused_and_not_ended() -> None:
+    """Its frames are complete: it waits for the broker, not the broker for it."""
     hand = QumbedHand()
     link = hand.link()
     link.unfinished_bytes = UNFINISHED_BYTES_MAX
@@ -93,8 +89,8 @@ def test_a_held_stream_is_not_ended_for_it_but_paused() -> None:
     assert not wire.is_closed
 
 
-def test_a_wrong_key_ends_the_connection_behind_its_error() -> None:
-    """UNAUTHORIZED, then everything is drained; nothing behind it is looked at."""
+def test_a_wrong_key_ends_the_connection_after_its_error() -> None:
+    """UNAUTHORIZED, then the connection drains; nothing after the key is read."""
     hand = QumbedHand(asks_for_key=True)
     link = hand.link()
     stream, wire = hand.stream(link)
@@ -109,8 +105,8 @@ def test_a_wrong_key_ends_the_connection_behind_its_error() -> None:
     assert [] == wire.frames()
 
 
-def test_a_right_key_greets() -> None:
-    """The connection is no stranger's any more."""
+def test_a_right_key_authenticates_the_connection() -> None:
+    """Until then the handshake is not complete."""
     hand = QumbedHand(asks_for_key=True)
     link = hand.link()
     stream, wire = hand.stream(link)
@@ -124,16 +120,16 @@ def test_a_right_key_greets() -> None:
     assert stream.is_authenticated
 
 
-def test_where_nobody_is_asked_a_stream_is_greeted_at_once() -> None:
-    """It has said something: that is enough."""
+def test_without_authentication_a_stream_is_greeted_at_once() -> None:
+    """No key has to arrive first."""
     stream, wire = QumbedHand().stream()
 
     assert wire.is_greeted
     assert stream.is_authenticated
 
 
-def test_a_link_is_told_of_streams_that_end() -> None:
-    """And the broker keeps nothing of them."""
+def test_a_link_learns_of_a_stream_that_ends() -> None:
+    """And the broker keeps nothing of the stream."""
     hand = QumbedHand()
     stream, _ = hand.stream()
     stream.receive(subscribe("t", public(ALICE)))
@@ -143,13 +139,11 @@ def test_a_link_is_told_of_streams_that_end() -> None:
     assert 0 == hand.engine.broker.subscription_count()
 
 
-def test_a_frame_that_cannot_be_read_ends_subscriptions_at_once() -> None:
-    """Nothing is pushed behind its Error, though an answer before it still waits."""
+def test_a_malformed_frame_ends_subscriptions_at_once() -> None:
+    """Nothing is pushed after its Error, though an earlier answer still waits."""
     hand = QumbedHand()
-    stream, wire = hand.stream()
+    stream, wire = hand.subscribed_stream()
     writer, _ = hand.stream()
-    stream.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     stream.receive(publish("u", b"1") + raw(b"x") + publish("t", b"never"))
     writer.receive(publish("t", b"2"))
     hand.settle()
@@ -158,13 +152,11 @@ def test_a_frame_that_cannot_be_read_ends_subscriptions_at_once() -> None:
     assert wire.is_closed
 
 
-def test_a_ttl_of_the_strand_is_the_messages() -> None:
-    """qumbed.message_ttl_ms: what nobody took in time is not handed out."""
+def test_the_ttl_of_the_strand_applies_to_its_messages() -> None:
+    """qumbed.message_ttl_ms: an expired message is not delivered."""
     hand = QumbedHand(ttl_us=5 * US_PER_S)
-    reader, wire = hand.stream()
+    _, wire = hand.subscribed_stream()
     writer, _ = hand.stream()
-    reader.receive(subscribe("t", public(ALICE)))
-    wire.frames()
     writer.receive(publish("t", b"1"))
     hand.now_us += 6 * US_PER_S
     hand.settle()
@@ -174,7 +166,7 @@ def test_a_ttl_of_the_strand_is_the_messages() -> None:
 
 
 @pytest.mark.parametrize("finishes", [True, False])
-def test_a_fin_lets_what_waits_be_answered(*, finishes: bool) -> None:
+def test_a_fin_waits_for_outstanding_answers(*, finishes: bool) -> None:
     """Then the stream closes."""
     hand = QumbedHand()
     stream, wire = hand.stream()

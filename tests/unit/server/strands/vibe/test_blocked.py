@@ -1,4 +1,4 @@
-"""A Vibe publisher that waits for room in its queue: what goes on, what waits, and how much."""
+"""A Vibe publisher blocked by a full queue: what goes on, what waits, and how much."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ BLOCKING = {"maxQueueSize": "1", "overflowStrategy": "BlockPublisher"}
 
 
 class Full(NamedTuple):
-    """A queue of one that is full: `a` is with a consumer of prefetch 1, `b` waits."""
+    """A full queue with room for one: `a` is with a consumer of prefetch 1, `b` waits."""
 
     hand: VibeHand
     consumer: VibeConnection
@@ -35,7 +35,7 @@ class Full(NamedTuple):
     wire: HandWire
 
     def make_room(self) -> None:
-        """Acknowledge `a`, so that `b` is delivered and a place is free."""
+        """Acknowledge `a`, so that `b` is delivered and there is room."""
         self.consumer.receive(ack("a"))
         self.hand.settle()
 
@@ -57,7 +57,7 @@ def a_full_queue() -> Full:
 
 
 def test_a_blocked_publisher_goes_on_when_there_is_room() -> None:
-    """One publish for each place that becomes free, in the order in which they came."""
+    """One publish for each message that leaves, in order of arrival."""
     full_queue = a_full_queue()
     full_queue.publisher.receive(publish("c", "q") + publish("d", "q") + publish("e", "free"))
     assert [] == kinds(full_queue.wire)
@@ -70,7 +70,7 @@ def test_a_blocked_publisher_goes_on_when_there_is_room() -> None:
 
 
 def test_behind_a_blocked_publish_acks_pings_and_unsubscribes_are_handled() -> None:
-    """They take effect at once; the replies keep their place behind the Publish."""
+    """They take effect at once; their replies keep their place behind the Publish."""
     full_queue = a_full_queue()
     hand, _, _, publisher, wire = full_queue
     publisher.receive(subscribe("1", "mine"))
@@ -91,7 +91,7 @@ def test_behind_a_blocked_publish_acks_pings_and_unsubscribes_are_handled() -> N
 
 
 def test_anything_else_behind_a_blocked_publish_waits() -> None:
-    """A ListQueues is answered, and looked at, when its turn has come."""
+    """A ListQueues is executed and answered in its turn."""
     full_queue = a_full_queue()
     full_queue.publisher.receive(publish("c", "q") + request(LIST_QUEUES, "1"))
     full_queue.publisher.receive(publish("d", "free"))
@@ -104,7 +104,7 @@ def test_anything_else_behind_a_blocked_publish_waits() -> None:
 
 
 def test_the_buffer_of_a_blocked_publisher_is_bounded_in_commands() -> None:
-    """What is above it stays with the session, and in the end with the peer."""
+    """Commands beyond the limit stay with the session, and in the end with the peer."""
     full_queue = a_full_queue()
     publisher, wire = full_queue.publisher, full_queue.wire
     publisher.receive(publish("c", "q"))
@@ -112,7 +112,7 @@ def test_the_buffer_of_a_blocked_publisher_is_bounded_in_commands() -> None:
     assert wire.is_reading()
     publisher.receive(b"".join(ping("x" * 200) for _ in range(2000)))
     assert not wire.is_reading()
-    held = sum(1 for _ in publisher._blocked)  # noqa: SLF001 - the bound is inside
+    held = sum(1 for _ in publisher._blocked)  # noqa: SLF001 - the limit is internal
     assert BLOCKED_MAX == held
     full_queue.make_room()
 
@@ -123,13 +123,13 @@ def test_the_buffer_of_a_blocked_publisher_is_bounded_in_commands() -> None:
 
 
 def test_the_buffer_of_a_blocked_publisher_is_bounded_in_bytes() -> None:
-    """Payloads of a mebibyte, and the one that reaches it; not one more."""
+    """Payloads of a mebibyte, and the one that reaches the limit; no more."""
     full_queue = a_full_queue()
     big = b'"' + b"x" * 300_000 + b'"'
     full_queue.publisher.receive(
         b"".join(publish(str(number), "q", big) for number in range(10))
     )
-    assert BLOCKED_BYTES_MAX // len(big) + 1 == len(full_queue.publisher._blocked)  # noqa: SLF001 - the bound is inside
+    assert BLOCKED_BYTES_MAX // len(big) + 1 == len(full_queue.publisher._blocked)  # noqa: SLF001 - the limit is internal
     assert not full_queue.wire.is_reading()
     full_queue.make_room()
     for number in ["b", *map(str, range(9))]:
@@ -140,8 +140,8 @@ def test_the_buffer_of_a_blocked_publisher_is_bounded_in_bytes() -> None:
     assert full_queue.wire.is_reading()
 
 
-def test_a_publisher_that_waits_is_listed_once() -> None:
-    """However often it is woken meanwhile, and not at all once it is gone."""
+def test_a_blocked_publisher_is_listed_once() -> None:
+    """However often it is woken meanwhile; once it is gone, it is not listed."""
     full_queue = a_full_queue()
     publisher = full_queue.publisher
     queue = full_queue.hand.engine.broker.queues.by_name["q"]
@@ -155,7 +155,7 @@ def test_a_publisher_that_waits_is_listed_once() -> None:
 
 
 def test_a_half_close_waits_for_the_blocked_publishes() -> None:
-    """Who sends no more is still answered; then the connection is closed."""
+    """A peer that stops sending is still answered; then the connection closes."""
     full_queue = a_full_queue()
     full_queue.publisher.receive(publish("c", "q") + publish("d", "q") + ping("1"))
     full_queue.publisher.finish_input()
@@ -168,7 +168,7 @@ def test_a_half_close_waits_for_the_blocked_publishes() -> None:
     assert full_queue.wire.is_closed
 
 
-def test_a_half_close_without_anything_to_answer_closes() -> None:
+def test_a_half_close_with_nothing_to_answer_closes_the_connection() -> None:
     """Nothing waits, nothing is sent."""
     hand = VibeHand()
     connection, wire = hand.vibe()
@@ -179,7 +179,7 @@ def test_a_half_close_without_anything_to_answer_closes() -> None:
 
 
 def test_a_disconnect_does_not_wait_for_blocked_publishes() -> None:
-    """They were never accepted; the connection is closed at once."""
+    """They were never accepted; the connection closes at once."""
     full_queue = a_full_queue()
     full_queue.publisher.receive(publish("c", "q") + request(DISCONNECT, "1"))
 
@@ -190,7 +190,7 @@ def test_a_disconnect_does_not_wait_for_blocked_publishes() -> None:
 
 
 def test_a_disconnect_waits_for_the_publishes_that_were_accepted() -> None:
-    """PublishAck first, then the end; what follows is not looked at."""
+    """First the PublishAck, then the close; later commands are ignored."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     connection.receive(publish("1", "q") + request(DISCONNECT, "2") + ping("3"))
@@ -201,8 +201,8 @@ def test_a_disconnect_waits_for_the_publishes_that_were_accepted() -> None:
     assert wire.is_closed
 
 
-def test_lost_framing_behind_a_blocked_publish_is_told_in_its_place() -> None:
-    """First the answer to the Publish, then the Error, then the end."""
+def test_lost_framing_behind_a_blocked_publish_is_reported_in_its_place() -> None:
+    """First the answer to the Publish, then the Error, then the close."""
     full_queue = a_full_queue()
     full_queue.publisher.receive(publish("c", "q") + bytes(5))
     assert not full_queue.wire.is_closed
@@ -212,8 +212,8 @@ def test_lost_framing_behind_a_blocked_publish_is_told_in_its_place() -> None:
     assert full_queue.wire.is_closed
 
 
-def test_a_queue_that_is_deleted_lets_its_publishers_go_on() -> None:
-    """The name is free: the Publish makes a queue of its own, of the default kind."""
+def test_deleting_a_queue_unblocks_its_publishers() -> None:
+    """The name is free again: the Publish creates a new queue with the default policy."""
     full_queue = a_full_queue()
     full_queue.publisher.receive(publish("c", "q"))
     full_queue.consumer.receive(request(DELETE_QUEUE, "1", "q"))

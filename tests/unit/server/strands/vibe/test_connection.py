@@ -1,6 +1,5 @@
-"""What Vibe answers while the log hesitates or refuses, and while a publisher has to wait."""
+"""What Vibe answers while the log is slow or refuses, and to a publisher above its rate."""
 
-from braidmq.base.errors import LogFullError
 from tests.integration.vibe.peer import (
     CONNECT_ACK,
     CREATE_QUEUE,
@@ -23,18 +22,11 @@ from tests.integration.vibe_peer import (
 )
 from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, kinds, taken
 
-FULL = ("SERVER_ERROR", "the disk is full")
-
-
-def full() -> LogFullError:
-    return LogFullError("the disk is full")
-
-
-# While the log hesitates.
+# While the log is slow.
 
 
 def test_nothing_is_acknowledged_before_its_commit() -> None:
-    """PublishAck, the declaration's reply and Pong wait for the log, and leave in order."""
+    """PublishAck, the declaration's reply and Pong wait for the log, and are sent in order."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     connection.receive(create("1", "q") + publish("2", "q") + ping("3"))
@@ -49,8 +41,8 @@ def test_nothing_is_acknowledged_before_its_commit() -> None:
     assert [(PUBLISH_ACK, "4"), (ERROR, "err-1"), (PONG, "5")] == kinds(wire)
 
 
-def test_what_changes_a_queue_waits_for_the_publishes_before_it() -> None:
-    """Only Publish, Ack and Ping go on while a reply waits; effects keep request order."""
+def test_a_command_that_changes_a_queue_waits_for_earlier_publishes() -> None:
+    """Only Publish, Ack and Ping go on while a reply waits; effects follow request order."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     connection.receive(create("1", "q"))
@@ -64,7 +56,7 @@ def test_what_changes_a_queue_waits_for_the_publishes_before_it() -> None:
     assert {} == hand.engine.broker.queues.by_name
 
 
-def test_a_command_that_waits_is_paid_for_once() -> None:
+def test_a_waiting_command_counts_once_against_the_rate() -> None:
     """At two a second, a Publish and a Subscribe that waits for it are within the rate."""
     hand = VibeHand(messages_per_s=2)
     connection, wire = hand.vibe()
@@ -75,7 +67,7 @@ def test_a_command_that_waits_is_paid_for_once() -> None:
 
 
 def test_above_the_rate_a_request_is_refused_and_an_acknowledgement_is_not() -> None:
-    """RATE_LIMITED has the request's id; Ack, Ping and Connect are free; time brings more."""
+    """RATE_LIMITED has the request's id; Ack, Ping and Connect are free; tokens return."""
     hand = VibeHand(messages_per_s=2)
     connection, wire = hand.vibe()
     connection.receive(subscribe("1", "q") + publish("2", "q"))
@@ -100,7 +92,7 @@ def test_above_the_rate_a_request_is_refused_and_an_acknowledgement_is_not() -> 
 
 
 def test_while_the_log_is_full_only_durable_requests_are_refused() -> None:
-    """At once, with the reason; Acks go on from the reserve, and memory-only queues too."""
+    """At once, with the reason; Acks use the reserve, and memory-only queues need no log."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     connection.receive(create("1", "memory", durable="false"))
@@ -110,7 +102,7 @@ def test_while_the_log_is_full_only_durable_requests_are_refused() -> None:
     connection.receive(publish("3", "q"))
     hand.settle()
     connection.receive(publish("4", "q"))
-    hand.fail(full())
+    hand.fill_disk()
     taken(wire)
     connection.receive(publish("5", "q") + publish("6", "new") + publish("7", "memory"))
     connection.receive(create("8", "other") + ack("3") + ping("9"))
@@ -122,8 +114,8 @@ def test_while_the_log_is_full_only_durable_requests_are_refused() -> None:
     assert (1, 3) == (stats.acknowledged, stats.refused)
 
 
-def test_a_repeat_of_what_is_stored_is_acknowledged_although_there_is_no_room() -> None:
-    """Neither a full queue nor a full log has to do with it: nothing is stored."""
+def test_a_repeat_of_a_stored_message_is_acknowledged_though_there_is_no_room() -> None:
+    """Neither a full queue nor a full log matters: nothing is stored."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     connection.receive(create("1", "q", maxQueueSize="1"))
@@ -136,14 +128,14 @@ def test_a_repeat_of_what_is_stored_is_acknowledged_although_there_is_no_room() 
     assert [(PUBLISH_ACK, "3")] == kinds(wire)
     assert ["q"] == list(hand.engine.broker.queues.by_name)
     connection.receive(publish("4", "q2"))
-    hand.fail(full())
+    hand.fill_disk()
     taken(wire)
     connection.receive(publish("5", "q", dedupId="d"))
 
     assert [(PUBLISH_ACK, "5")] == kinds(wire)
 
 
-def test_a_redirected_message_has_its_dedup_id_too() -> None:
+def test_a_redirected_message_is_deduplicated_too() -> None:
     """A repeat of a publish that became a dead letter does not become a second one."""
     hand = VibeHand()
     connection, wire = hand.vibe()
@@ -161,18 +153,14 @@ def test_a_redirected_message_has_its_dedup_id_too() -> None:
     assert 1 == hand.engine.broker.queues.by_name["dlq.q"].waiting()
 
 
-# The end of the broker.
+# Shutdown.
 
 
-def test_goodbye_is_a_disconnect_that_says_why() -> None:
-    """What the peer holds goes back, and that was no attempt."""
+def test_goodbye_is_a_disconnect_with_a_reason() -> None:
+    """Messages in flight return to the queue, and that does not count as an attempt."""
     hand = VibeHand()
-    connection, wire = hand.vibe()
-    _, unknown_wire = hand.stranger()
-    connection.receive(subscribe("1", "q"))
-    hand.settle()
-    connection.receive(publish("m", "q"))
-    hand.settle()
+    _, wire = hand.consumer("m")
+    _, unknown_wire = hand.unauthenticated()
     taken(wire)
     hand.engine.drain()
     hand.engine.say_goodbye()
@@ -186,7 +174,7 @@ def test_goodbye_is_a_disconnect_that_says_why() -> None:
     assert [0] == [entry.attempts for entry in queue.lanes[0].in_flight.all()]
 
 
-# Requests that are not as they should be.
+# Malformed requests.
 
 
 def test_a_wrong_version_is_refused_and_the_connection_stays() -> None:

@@ -1,4 +1,4 @@
-"""What a Vibe peer says about queues, as the broker means it, and the reverse."""
+"""Queue declarations of Vibe: from options to a policy, and from a queue to its facts."""
 
 import json
 
@@ -21,8 +21,8 @@ def declared(name: str = "q", **headers: str) -> list[int | str | bool]:
     return declared_policy(name, read_options(headers, b""), Policy()).values()
 
 
-def test_what_is_not_said_is_as_without_a_declaration() -> None:
-    """The defaults come from whoever knows the configuration."""
+def test_an_absent_option_keeps_its_default() -> None:
+    """The defaults come from the configuration."""
     given = Policy()
     given.max_attempts = 7
     given.ttl_us = 5
@@ -55,7 +55,7 @@ def test_each_option_changes_one_thing(
     assert Policy().values() != policy.values()
 
 
-def test_a_queue_is_not_its_own_grave() -> None:
+def test_a_queue_cannot_be_its_own_dead_letter_queue() -> None:
     """The error names the option, for the peer to read."""
     with pytest.raises(OptionError) as caught:
         declared(deadLetterQueueName="q")
@@ -63,16 +63,16 @@ def test_a_queue_is_not_its_own_grave() -> None:
     assert "deadLetterQueueName" in str(caught.value)
 
 
-def test_dead_letters_wait_without_bounds_whatever_is_said() -> None:
-    """Options of a queue of dead letters are not taken."""
+def test_a_dead_letter_queue_ignores_all_options() -> None:
+    """Dead letters wait without limits."""
     options = read_options({"maxQueueSize": "1", "messageTtl": "1", "durable": "false"}, b"")
     policy = declared_policy("dlq.q", options, for_dead_letters())
 
     assert for_dead_letters().values() == policy.values()
 
 
-def test_facts_are_what_is_there_now() -> None:
-    """Waiting and in flight are told apart; the dead letters' queue has its name always."""
+def test_the_facts_of_a_queue_are_current() -> None:
+    """Waiting and in-flight messages count apart; the dead-letter queue is always named."""
     hand = VibeHand()
     connection, _ = hand.vibe()
     connection.receive(create("1", "q", maxQueueSize="10", messageTtl="2000"))
@@ -103,10 +103,12 @@ def test_a_list_has_the_names_that_the_principal_may_see_in_order() -> None:
         connection.receive(subscribe(name, name))
         hand.settle()
     queues = hand.engine.broker.queues.by_name
-    everybody = Principal("all", publish=["*"], subscribe=[])
+    unrestricted = Principal("all", publish=["*"], subscribe=[])
     user = Principal("u", publish=[], subscribe=[], grants=[Grant("a*", {"subscribe"})])
-    nobody = Principal("none", publish=[], subscribe=[])
+    outsider = Principal("none", publish=[], subscribe=[])
 
-    assert ["B", "a", "a.b", "b", "dlq.a", "ä"] == json.loads(names_payload(queues, everybody))
+    assert ["B", "a", "a.b", "b", "dlq.a", "ä"] == json.loads(
+        names_payload(queues, unrestricted)
+    )
     assert ["a", "a.b"] == json.loads(names_payload(queues, user))
-    assert b"[]" == names_payload(queues, nobody)
+    assert b"[]" == names_payload(queues, outsider)

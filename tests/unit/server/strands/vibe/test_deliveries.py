@@ -1,4 +1,4 @@
-"""What a Publish says, and what a Deliver says of a message of any strand."""
+"""What the broker stores of a Publish, and what a Deliver says of a message of any strand."""
 
 import base64
 
@@ -53,7 +53,7 @@ def message(payload: bytes, origin: int = ORIGIN_VIBE, **kept: str) -> Message:
 
 
 def delivered(of: Message, attempts: int = 1, dialect: str = V1_1) -> vibe.Message:
-    """Return the frame of a message that is handed out for the *attempts*-th time."""
+    """Return the frame of a message that is delivered for the *attempts*-th time."""
     entry = Entry(Subscription(of.topic, 1, "", RULES), of, 0)
     entry.attempts = attempts
     frame = Delivering(session_of(dialect), ROOM).frame(Delivery(of, 0, 1, entry), 0)
@@ -74,7 +74,7 @@ RULES = (
 
 @pytest.mark.parametrize("dialect", [V1_0, V1_1])
 def test_a_delivery_has_the_publishers_id_payload_and_headers(dialect: str) -> None:
-    """And what delivery adds: how often it was made, and when it was published."""
+    """The broker adds the number of attempts and the time of the publish."""
     found = delivered(message(b'{ "a" : 1 }', key="value", empty=""), 2, dialect)
 
     assert (DELIVER, "m", "q", b'{ "a" : 1 }') == found[:4]
@@ -83,15 +83,15 @@ def test_a_delivery_has_the_publishers_id_payload_and_headers(dialect: str) -> N
 
 
 @pytest.mark.parametrize("dialect", [V1_0, V1_1])
-def test_a_delivery_without_headers_has_those_two(dialect: str) -> None:
-    """The short way of most messages says the same as the long one."""
+def test_a_delivery_without_headers_has_the_brokers_two(dialect: str) -> None:
+    """Most messages take this shorter path; the result is the same."""
     found = delivered(message(b"1"), 3, dialect)
 
     assert ("m", {"deliveryAttempts": "3", "timestamp": NOON}) == (found.id, found.headers)
 
 
 def test_messages_of_different_moments_and_attempts_do_not_share_headers() -> None:
-    """What is remembered of the last message is not said of the next."""
+    """Headers cached for one message are not sent with the next."""
     delivering = Delivering(session_of(V1_1), ROOM)
     seen = []
     for attempts, timestamp_us in [
@@ -114,14 +114,14 @@ def test_messages_of_different_moments_and_attempts_do_not_share_headers() -> No
 
 
 def test_a_timestamp_of_the_publisher_is_kept() -> None:
-    """Ours is only for messages without one."""
+    """The broker's own is only for messages without one."""
     found = delivered(message(b"1", timestamp="yesterday"))
 
     assert "yesterday" == found.headers["timestamp"]
 
 
-def test_json_of_another_strand_is_passed_as_it_is() -> None:
-    """Byte for byte, and with the broker's id."""
+def test_json_of_another_strand_is_passed_on_unchanged() -> None:
+    """Byte for byte, with the broker's id."""
     found = delivered(message(b' {"a":  [1.0e+2, "\xc3\xa9"]}\n', ORIGIN_BLIP))
 
     assert ("7", b' {"a":  [1.0e+2, "\xc3\xa9"]}\n') == (found.id, found.payload)
@@ -137,15 +137,15 @@ def test_anything_else_becomes_a_string_of_base64(payload: bytes) -> None:
     assert "base64" == found.headers["contentEncoding"]
 
 
-def test_an_empty_payload_is_an_absent_one() -> None:
+def test_an_empty_payload_counts_as_absent() -> None:
     """It is not encoded either."""
     found = delivered(message(b"", ORIGIN_BLIP))
 
     assert (b"", {"deliveryAttempts": "1", "timestamp": NOON}) == (found.payload, found.headers)
 
 
-def test_a_message_that_lives_in_memory_is_numbered() -> None:
-    """It has no id: its arrival tells it apart, and the time is now."""
+def test_a_memory_only_message_is_numbered() -> None:
+    """It has no id: its arrival number serves as one, and its time is now."""
     of = message(b"1", ORIGIN_BLIP)
     of.id = 0
     of.arrival = 12
@@ -160,7 +160,7 @@ def test_a_message_that_lives_in_memory_is_numbered() -> None:
 
 @pytest.mark.parametrize(("dialect", "fixed"), [(V1_0, 14), (V1_1, 10)])
 def test_a_body_may_be_as_large_as_the_limit_and_no_larger(dialect: str, fixed: int) -> None:
-    """Judged to the byte, in each dialect by what it writes."""
+    """To the byte, by each dialect's own encoding."""
     added = 2 + (4 + 16 + 1) + (4 + 9 + 24)  # a count and two headers
     room = ROOM - fixed - len("mq") - added
     delivering = Delivering(session_of(dialect), ROOM)
@@ -173,7 +173,7 @@ def test_a_body_may_be_as_large_as_the_limit_and_no_larger(dialect: str, fixed: 
 
 
 def test_the_limit_holds_before_compression() -> None:
-    """A peer that unpacks it holds what it finds to the same limit."""
+    """The peer applies the same limit after decompression."""
     session = session_of(V1_1, **{"supported-compression": "gzip"})
     delivering = Delivering(session, ROOM)
     fits = delivering.frame(Delivery(message(b"1" * 3000), 0, 1), 0)
@@ -204,19 +204,19 @@ def published(**headers: str) -> Message:
     ],
 )
 def test_a_priority_is_a_name(text: str, priority: int) -> None:
-    """Case does not count; any other text is Normal."""
+    """Case does not matter; any other text means Normal."""
     assert priority == published(priority=text).priority
 
 
 def test_without_headers_a_message_is_normal_and_has_its_id() -> None:
-    """The id that the publisher chose is kept with it."""
+    """The broker stores the id that the publisher chose."""
     made = published()
 
     assert (1, {"": "m"}) == (made.priority, decode_headers(made.headers))
 
 
-def test_what_is_the_brokers_to_say_is_not_taken_from_a_publisher() -> None:
-    """Attempts, encoding and death are ours; all else is kept, empty values too."""
+def test_headers_of_the_broker_are_not_taken_from_a_publisher() -> None:
+    """Attempts, encoding and death are the broker's; all others are kept, even empty ones."""
     made = published(
         deliveryAttempts="9", contentEncoding="gzip", deathReason="x", deaths="2", kept=""
     )
@@ -224,13 +224,13 @@ def test_what_is_the_brokers_to_say_is_not_taken_from_a_publisher() -> None:
     assert {"": "m", "kept": ""} == decode_headers(made.headers)
 
 
-# What no frame can carry.
+# Messages that are too large for a frame.
 
 HUGE = b"1" * (ROOM + 1)
 
 
-def test_a_message_that_no_frame_can_carry_becomes_a_dead_letter() -> None:
-    """With the reason `tooLarge`; what is behind it is delivered."""
+def test_a_message_too_large_for_a_frame_becomes_a_dead_letter() -> None:
+    """With the reason `tooLarge`; the message behind it is delivered."""
     hand = VibeHand(body_max=ROOM)
     connection, wire = hand.vibe()
     other, _ = hand.connect()
@@ -245,8 +245,8 @@ def test_a_message_that_no_frame_can_carry_becomes_a_dead_letter() -> None:
     assert 1 == hand.engine.broker.stats.dead_lettered
 
 
-def test_a_dead_letter_that_no_frame_can_carry_stays() -> None:
-    """It is passed over: neither lost nor in the way of the ones behind it."""
+def test_a_dead_letter_too_large_for_a_frame_stays() -> None:
+    """It is skipped: neither lost nor in the way of the messages behind it."""
     hand = VibeHand(body_max=ROOM)
     connection, wire = hand.vibe()
     other, _ = hand.connect()
@@ -261,8 +261,8 @@ def test_a_dead_letter_that_no_frame_can_carry_stays() -> None:
     assert {} == hand.engine.broker.stats.dropped.by_reason
 
 
-def test_a_memory_only_message_that_no_frame_can_carry_is_counted() -> None:
-    """It cannot become a dead letter, and does not end in silence."""
+def test_a_memory_only_message_too_large_for_a_frame_is_counted() -> None:
+    """It cannot become a dead letter, but it does not vanish silently."""
     hand = VibeHand(body_max=ROOM)
     connection, wire = hand.vibe()
     other, _ = hand.connect()
@@ -278,8 +278,8 @@ def test_a_memory_only_message_that_no_frame_can_carry_is_counted() -> None:
     assert {"tooLarge": 1} == hand.engine.broker.stats.dropped.by_reason
 
 
-def test_what_no_frame_can_carry_takes_no_room_in_the_output() -> None:
-    """A message larger than the output buffer does not stop the ones behind it."""
+def test_a_message_too_large_for_a_frame_takes_no_room_in_the_output() -> None:
+    """A message larger than the output buffer does not stop the messages behind it."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     other, _ = hand.connect()

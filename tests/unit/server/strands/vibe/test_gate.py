@@ -1,4 +1,4 @@
-"""Who a peer is, and what it may do."""
+"""Authentication and permissions of Vibe peers."""
 
 from tests.integration.vibe.peer import (
     CONNECT_ACK,
@@ -14,7 +14,7 @@ from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, errors, kinds,
 
 
 def test_a_key_may_do_what_its_patterns_say() -> None:
-    """AUTH_FAILED "not allowed" with the request's id and queue; queues need `admin`."""
+    """AUTH_FAILED with the request's id and queue; declaring and deleting need `admin`."""
     hand = VibeHand()
     connection, wire = hand.vibe(authToken="less")
     connection.receive(publish("1", "closed") + subscribe("2", "closed") + create("3", "open"))
@@ -28,10 +28,10 @@ def test_a_key_may_do_what_its_patterns_say() -> None:
     assert [(PUBLISH_ACK, "5")] == [(frame.kind, frame.id) for frame in found[4:]]
 
 
-def test_the_fifth_wrong_key_closes() -> None:
-    """Each is answered, the fifth too; what follows is not looked at."""
+def test_the_fifth_wrong_key_closes_the_connection() -> None:
+    """Each is answered, even the fifth; later commands are ignored."""
     hand = VibeHand()
-    connection, wire = hand.stranger()
+    connection, wire = hand.unauthenticated()
     connection.receive(b"".join(connect(str(number), authToken="wrong") for number in range(4)))
     assert not wire.is_closed
     connection.receive(connect("4", authToken="wrong") + connect("5", authToken="key"))
@@ -41,14 +41,10 @@ def test_the_fifth_wrong_key_closes() -> None:
     assert wire.is_closed
 
 
-def test_whoever_connects_again_is_another() -> None:
-    """What the first was allowed, to publish or to consume, the second must be as well."""
+def test_a_second_connect_changes_the_principal() -> None:
+    """Its permissions apply to new publishes and to the subscriptions that exist."""
     hand = VibeHand()
-    connection, wire = hand.vibe()
-    connection.receive(subscribe("1", "closed"))
-    hand.settle()
-    connection.receive(publish("2", "closed"))
-    hand.settle()
+    connection, wire = hand.consumer("2", "closed")
     assert (DELIVER, "2") in kinds(wire)
     connection.receive(connect("3", authToken="less") + publish("4", "closed"))
     assert [(CONNECT_ACK, "3"), (ERROR, "4")] == kinds(wire)
@@ -60,9 +56,9 @@ def test_whoever_connects_again_is_another() -> None:
 
 
 def test_before_connect_only_ping_is_answered() -> None:
-    """Anything else is told to Connect first; Disconnect ends."""
+    """Anything else is refused with "Connect first"; Disconnect closes the connection."""
     hand = VibeHand()
-    connection, wire = hand.stranger()
+    connection, wire = hand.unauthenticated()
     connection.receive(ping("1") + publish("2", "q"))
     found = taken(wire)
 

@@ -1,4 +1,4 @@
-"""What a peer may still acknowledge: its own, oldest first, and no more than it must know."""
+"""Deliveries that a peer may still acknowledge: its own, oldest first, in bounded memory."""
 
 from braidmq.server.strands.vibe.deliveries import SWEEP_MIN
 from tests.integration.vibe.peer import DELIVER, UNSUBSCRIBE
@@ -6,8 +6,8 @@ from tests.integration.vibe_peer import ack, ping, publish, request, subscribe
 from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, kinds, taken
 
 
-def test_what_was_acknowledged_is_swept_out() -> None:
-    """A consumer for life does not remember every delivery it ever had."""
+def test_settled_deliveries_are_swept_out() -> None:
+    """A long-lived connection does not remember every delivery that it ever had."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     other, _ = hand.vibe()
@@ -18,19 +18,19 @@ def test_what_was_acknowledged_is_swept_out() -> None:
         names = [str(number) for number in range(first, first + batch)]
         other.receive(b"".join(publish(name, "q") for name in names))
         hand.settle()
-        # Taken back by the broker, acknowledged by nobody here: only a sweep forgets them.
+        # The broker settles them, the connection acknowledges none: only a sweep drops them.
         for lane in hand.engine.broker.queues.by_name["q"].lanes:
             for entry in lane.in_flight.all():
                 hand.engine.broker.queues.acknowledge(entry, hand.now_us)
         hand.settle()
         taken(wire)
 
-    known = connection._outstanding._by_id  # noqa: SLF001 - the bound is inside
+    known = connection._outstanding._by_id  # noqa: SLF001 - the limit is internal
     assert SWEEP_MIN >= sum(len(entries) for entries in known.values())
 
 
-def test_what_can_still_be_acknowledged_is_never_swept_out() -> None:
-    """The bound gives way to what a peer holds: prefetch bounds that."""
+def test_unsettled_deliveries_are_never_swept_out() -> None:
+    """The limit gives way to the deliveries that a peer holds, which prefetch limits."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     count = 2 * SWEEP_MIN + 1
@@ -43,11 +43,11 @@ def test_what_can_still_be_acknowledged_is_never_swept_out() -> None:
     hand.settle()
 
     assert count == hand.engine.broker.stats.acknowledged
-    assert 0 == len(connection._outstanding)  # noqa: SLF001 - nothing is left behind
+    assert 0 == len(connection._outstanding)  # noqa: SLF001 - to show that nothing is left behind
 
 
-def test_two_messages_of_one_id_are_acknowledged_oldest_first() -> None:
-    """And on the frame's queue when it names one."""
+def test_two_messages_with_one_id_are_acknowledged_oldest_first() -> None:
+    """And only on the frame's queue, if it names one."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     for queue in ("one", "two"):
@@ -65,14 +65,10 @@ def test_two_messages_of_one_id_are_acknowledged_oldest_first() -> None:
     assert 1 == hand.engine.broker.stats.unknown_acks
 
 
-def test_a_message_that_is_with_another_is_not_ours_to_settle() -> None:
-    """After the timer it went to somebody else; our Ack is ignored and counted."""
+def test_a_message_that_went_to_another_consumer_cannot_be_acknowledged() -> None:
+    """The late Ack is ignored and counted."""
     hand = VibeHand()
-    one, _ = hand.vibe()
-    one.receive(subscribe("1", "q"))
-    hand.settle()
-    one.receive(publish("m", "q"))
-    hand.settle()
+    one, _ = hand.consumer("m")
     two, two_wire = hand.vibe()
     two.receive(subscribe("2", "q"))
     hand.settle()
@@ -86,14 +82,10 @@ def test_a_message_that_is_with_another_is_not_ours_to_settle() -> None:
     assert (0, 1) == (queue.in_flight_count(), hand.engine.broker.stats.acknowledged)
 
 
-def test_what_was_held_stays_ackable_after_unsubscribe() -> None:
-    """Until another consumer has it."""
+def test_a_delivery_can_be_acknowledged_after_unsubscribe() -> None:
+    """As long as no other consumer has received the message."""
     hand = VibeHand()
-    connection, _ = hand.vibe()
-    connection.receive(subscribe("1", "q"))
-    hand.settle()
-    connection.receive(publish("m", "q"))
-    hand.settle()
+    connection, _ = hand.consumer("m")
     connection.receive(request(UNSUBSCRIBE, "2", "q") + ack("m"))
     hand.settle()
 

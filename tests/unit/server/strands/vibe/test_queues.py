@@ -1,8 +1,7 @@
-"""What a Vibe peer does with queues as a whole, and what it is told while the log refuses."""
+"""Vibe's commands on queues, and their answers when the log refuses."""
 
 import json
 
-from braidmq.base.errors import LogFullError
 from tests.integration.vibe.peer import (
     CREATE_QUEUE,
     DELETE_QUEUE,
@@ -15,17 +14,17 @@ from tests.integration.vibe.peer import (
     SUBSCRIBE_ACK,
 )
 from tests.integration.vibe_peer import create, ping, publish, request, subscribe
-from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, errors, kinds, taken
+from tests.unit.server.strands.vibe.vibe_by_hand import (
+    DISK_FULL_ERROR,
+    VibeHand,
+    errors,
+    kinds,
+    taken,
+)
 
-FULL = ("SERVER_ERROR", "the disk is full")
 
-
-def full() -> LogFullError:
-    return LogFullError("the disk is full")
-
-
-def test_a_queue_is_there_for_its_peer_when_it_is_committed() -> None:
-    """Nor is it gone, for whoever asked for that, before that is."""
+def test_a_queue_command_is_answered_when_its_record_is_committed() -> None:
+    """A declaration and a deletion alike."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     connection.receive(create("1", "q"))
@@ -39,19 +38,19 @@ def test_a_queue_is_there_for_its_peer_when_it_is_committed() -> None:
     assert [(DELETE_QUEUE, "2")] == kinds(wire)
 
 
-def test_a_queue_whose_record_is_refused_is_an_error_and_not_there() -> None:
-    """The reply that waited says why."""
+def test_a_queue_whose_record_is_refused_does_not_exist() -> None:
+    """The waiting reply becomes an error that says why."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     connection.receive(create("1", "q"))
-    hand.fail(full())
+    hand.fill_disk()
 
-    assert [("1", *FULL)] == errors(wire)
+    assert [("1", *DISK_FULL_ERROR)] == errors(wire)
     assert {} == hand.engine.broker.queues.by_name
 
 
 def test_a_queue_is_described_and_listed() -> None:
-    """An unknown one is described by nothing in this dialect."""
+    """In this dialect an unknown queue has an empty description."""
     hand = VibeHand()
     connection, wire = hand.vibe()
     connection.receive(create("1", "q", maxQueueSize="7"))
@@ -66,8 +65,8 @@ def test_a_queue_is_described_and_listed() -> None:
     assert ["q"] == json.loads(names.payload)
 
 
-def test_a_list_that_no_frame_can_carry_is_an_error() -> None:
-    """It is refused, and not cut."""
+def test_a_list_too_long_for_a_frame_is_an_error() -> None:
+    """It is refused, not truncated."""
     hand = VibeHand(body_max=4096)
     connection, wire = hand.vibe()
     for number in range(20):
@@ -80,15 +79,15 @@ def test_a_list_that_no_frame_can_carry_is_an_error() -> None:
 
 
 def test_a_subscribe_to_a_queue_whose_declaration_was_refused_is_refused() -> None:
-    """The queue does not exist, nobody consumes it, and the next Subscribe makes it anew."""
+    """The queue does not exist and has no consumer; the next Subscribe creates it."""
     hand = VibeHand()
     one, one_wire = hand.vibe()
     two, two_wire = hand.vibe()
     one.receive(subscribe("1", "q"))
     two.receive(subscribe("2", "q") + ping("3"))
-    hand.fail(full())
+    hand.fill_disk()
 
-    assert [("1", *FULL)] == errors(one_wire)
+    assert [("1", *DISK_FULL_ERROR)] == errors(one_wire)
     assert [(ERROR, "2"), (PONG, "3")] == kinds(two_wire)
     assert {} == one.consumers
     assert {} == hand.engine.broker.queues.by_name
@@ -99,7 +98,7 @@ def test_a_subscribe_to_a_queue_whose_declaration_was_refused_is_refused() -> No
 
 
 def test_without_auto_create_a_queue_must_be_declared() -> None:
-    """Publish and Subscribe to an unknown name: QUEUE_NOT_FOUND, and no queue is made."""
+    """Publish and Subscribe to an unknown name: QUEUE_NOT_FOUND, and no queue is created."""
     hand = VibeHand(auto_create=False)
     connection, wire = hand.vibe()
     connection.receive(publish("1", "q") + subscribe("2", "q"))

@@ -1,4 +1,6 @@
-"""Vibe connections on an engine whose log, wires and clock are moved by hand."""
+"""Vibe connections on an engine whose log, wires and clock are driven by hand."""
+
+from typing import Final
 
 from braidmq.broker.authorize import Principal
 from braidmq.broker.settings import Settings
@@ -6,8 +8,10 @@ from braidmq.server.engine.connection import Limits
 from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
 from tests.integration.vibe.peer import ERROR, Message
-from tests.integration.vibe_peer import BODY_MAX, connect, parse
-from tests.unit.server.by_hand import Hand, HandWire
+from tests.integration.vibe_peer import BODY_MAX, connect, parse, publish, subscribe
+from tests.unit.server.by_hand import DISK_FULL, Hand, HandWire
+
+DISK_FULL_ERROR: Final = ("SERVER_ERROR", DISK_FULL)
 
 
 class VibeHand(Hand):
@@ -28,8 +32,8 @@ class VibeHand(Hand):
         )
         self._numbers = 0
 
-    def stranger(self) -> tuple[VibeConnection, HandWire]:
-        """Return a connection that has said nothing, and its wire."""
+    def unauthenticated(self) -> tuple[VibeConnection, HandWire]:
+        """Return a connection that has sent nothing, and its wire."""
         wire = HandWire()
         self._numbers += 1
         connection = VibeConnection(
@@ -39,11 +43,20 @@ class VibeHand(Hand):
         return connection, wire
 
     def vibe(self, **headers: str) -> tuple[VibeConnection, HandWire]:
-        """Return a connection that is authenticated, and its wire."""
-        connection, wire = self.stranger()
+        """Return an authenticated connection and its wire."""
+        connection, wire = self.unauthenticated()
         connection.receive(connect(**(headers or {"authToken": "key"})))
         assert ["c"] == [reply.id for reply in taken(wire)]
         assert connection.is_authenticated
+        return connection, wire
+
+    def consumer(self, message_id: str, queue: str = "q") -> tuple[VibeConnection, HandWire]:
+        """Return a connection that subscribes to a queue and holds a message, and its wire."""
+        connection, wire = self.vibe()
+        connection.receive(subscribe("1", queue))
+        self.settle()
+        connection.receive(publish(message_id, queue))
+        self.settle()
         return connection, wire
 
     def settle(self) -> None:
@@ -60,18 +73,18 @@ class VibeHand(Hand):
 
 
 def taken(wire: HandWire) -> list[Message]:
-    """Return the frames that were written since the last call."""
+    """Return the frames written since the last call."""
     found, wire.written = parse(wire.written), b""
     return found
 
 
 def kinds(wire: HandWire) -> list[tuple[int, str]]:
-    """Return type and id of the frames that were written since the last call."""
+    """Return type and id of the frames written since the last call."""
     return [(frame.kind, frame.id) for frame in taken(wire)]
 
 
 def errors(wire: HandWire) -> list[tuple[str, str, str]]:
-    """Return id, code and text of what was written, which must be Errors."""
+    """Return id, code and text of the frames written, which must be Errors."""
     found = taken(wire)
     assert {ERROR} >= {frame.kind for frame in found}, found
     return [(frame.id, *frame.error) for frame in found]

@@ -1,4 +1,4 @@
-"""How far a replay is: written down before its rows are sent."""
+"""A replay's checkpoint: written before the rows of a chunk are sent."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def changed(**fields: object) -> Subject:
     return msgspec.structs.replace(SUBJECT_A, **fields)
 
 
-def test_what_was_begun_stays(tmp_path: Path) -> None:
-    """A later run may see another end of the log; the replay's own end does not move."""
+def test_a_replay_keeps_the_end_it_began_with(tmp_path: Path) -> None:
+    """A later run may see a longer log; the replay's own end does not move."""
     checkpoint = ReplayCheckpoint(tmp_path / "new")
 
     assert checkpoint.begun() is None
@@ -35,10 +35,10 @@ def test_what_was_begun_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other", [{"name": "b"}, {"source": "path=other"}, {"to_topic": "x"}], ids=str
 )
-def test_another_replay_is_refused_a_checkpoint(
+def test_a_checkpoint_refuses_a_different_replay(
     other: dict[str, object], tmp_path: Path
 ) -> None:
-    """With what was begun there, and what to do."""
+    """The error names the field that differs."""
     checkpoint = ReplayCheckpoint(tmp_path)
     checkpoint.subject(SUBJECT_A)
 
@@ -46,8 +46,8 @@ def test_another_replay_is_refused_a_checkpoint(
         checkpoint.subject(changed(**other))
 
 
-def test_the_key_of_its_batches_is_the_subjects() -> None:
-    """A name that is used again for other rows must not find those of the first as done."""
+def test_the_query_name_depends_on_the_whole_subject() -> None:
+    """A name that is reused for other rows must not make them look already sent."""
     files = [TableFile("a", 1, 2, 3)]
 
     assert SUBJECT_A.query == changed().query
@@ -57,7 +57,7 @@ def test_the_key_of_its_batches_is_the_subjects() -> None:
 
 
 def test_the_last_chunk_is_remembered(tmp_path: Path) -> None:
-    """Begun or done, as it was written down."""
+    """Begun or done, as it was last written."""
     checkpoint = ReplayCheckpoint(tmp_path)
     before = checkpoint.last()
     checkpoint.keep(Chunk(1, 1, 51))

@@ -1,4 +1,4 @@
-"""What a replay reads: the same positions are the same rows."""
+"""A replay's inputs: the same positions always give the same rows."""
 
 from pathlib import Path
 from typing import cast
@@ -25,7 +25,7 @@ from tests.unit.columnar.logs import message, write_log
 
 
 class Frames:
-    """Stands for a session: a frame is the Arrow table that it is made of."""
+    """A fake session, whose frames are the Arrow tables they were made from."""
 
     def createDataFrame(self, rows: pa.Table) -> pa.Table:  # noqa: N802 - Spark's name
         return rows
@@ -46,8 +46,8 @@ def offsets(*numbers: int) -> pa.Array:
     return pa.array(numbers, pa.int64())
 
 
-def test_a_table_is_of_the_format_that_was_said(tmp_path: Path) -> None:
-    """The files of a Delta table are not its rows: some of them may be deleted."""
+def test_a_table_must_have_the_given_format(tmp_path: Path) -> None:
+    """The files of a Delta table are not its rows: some may have been deleted."""
     plain, delta = tmp_path / "plain", tmp_path / "delta"
     write(plain / "a.parquet", [1])
     write_deltalake(delta, pq.read_table(plain))
@@ -60,8 +60,8 @@ def test_a_table_is_of_the_format_that_was_said(tmp_path: Path) -> None:
         check_table(delta, "parquet")
 
 
-def test_every_cut_of_a_table_is_its_rows_in_order(tmp_path: Path) -> None:
-    """Across files and groups of rows, however a chunk begins and ends."""
+def test_any_range_of_a_table_holds_its_rows_in_order(tmp_path: Path) -> None:
+    """Across files and row groups, wherever the range begins and ends."""
     write(tmp_path / "a.parquet", list(range(7)))
     write(tmp_path / "b.parquet", [])
     write(tmp_path / "c" / "d.parquet", list(range(7, 12)))
@@ -74,8 +74,8 @@ def test_every_cut_of_a_table_is_its_rows_in_order(tmp_path: Path) -> None:
             assert end - first == found.count(first, end)
 
 
-def test_files_come_in_the_order_of_their_offsets(tmp_path: Path) -> None:
-    """Names say nothing about it; what readers of tables pass over is passed over here."""
+def test_files_are_read_in_the_order_of_their_offsets(tmp_path: Path) -> None:
+    """Not in that of their names; hidden files are skipped, as by other readers."""
     write(tmp_path / "date=2" / "b.parquet", [3, 4], offset=offsets(30, 40))
     write(tmp_path / "date=1" / "z.parquet", [5], offset=offsets(50))
     write(tmp_path / "date=3" / "a.parquet", [1, 2], offset=offsets(10, 20))
@@ -88,7 +88,7 @@ def test_files_come_in_the_order_of_their_offsets(tmp_path: Path) -> None:
 def test_a_chunk_is_bounded_by_rows_and_by_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At least one row, however large; at most what is there."""
+    """It has at least one row, however large, and never passes the end of the table."""
     monkeypatch.setattr(replay_inputs, "CHUNK_BYTES", 1000)
     small = TableInput(tmp_path, [TableFile("a", 10, 1, 100), TableFile("b", 10, 1, 100)])
     large = TableInput(tmp_path, [TableFile("a", 10, 1, 4_000), TableFile("b", 5, 1, 10_000)])
@@ -102,7 +102,7 @@ def test_a_chunk_is_bounded_by_rows_and_by_bytes(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 500)), min_size=1), st.integers(1, 9)
 )
 def test_chunks_cover_every_position_once(files: list[tuple[int, int]], rows: int) -> None:
-    """Each begins where the one before it ended, and has no more rows than allowed."""
+    """Each begins where the one before it ended and has no more rows than allowed."""
     found = TableInput(Path(), [TableFile("x", count, 1, size) for count, size in files])
     at = found.first
     while at < found.end:
@@ -113,7 +113,7 @@ def test_chunks_cover_every_position_once(files: list[tuple[int, int]], rows: in
 
 
 def test_a_table_that_changes_is_refused(tmp_path: Path) -> None:
-    """Its positions would be other rows; a file that is gone is a change too."""
+    """Its positions would mean other rows; a missing file is a change too."""
     write(tmp_path / "a.parquet", [1, 2])
     found = TableInput(tmp_path, table_files(tmp_path))
     write(tmp_path / "a.parquet", list(range(2000)))
@@ -126,8 +126,8 @@ def test_a_table_that_changes_is_refused(tmp_path: Path) -> None:
         values(found, 0, 2)
 
 
-def test_what_cannot_be_replayed_is_refused_by_name(tmp_path: Path) -> None:
-    """No directory, no files, no Parquet, no payloads, no topic."""
+def test_a_table_that_cannot_be_replayed_is_refused(tmp_path: Path) -> None:
+    """It may lack a directory, files, valid Parquet, payloads or topics."""
     other, empty = tmp_path / "other", tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(ConfigError, match=f"--table: {other} is not a directory"):
@@ -145,8 +145,8 @@ def test_what_cannot_be_replayed_is_refused_by_name(tmp_path: Path) -> None:
         values(TableInput(empty, table_files(empty), needs_topic=True), 0, 1)
 
 
-def test_words_that_are_kept_once_are_texts_again(tmp_path: Path) -> None:
-    """Spark does not take dictionaries, and other writers like them."""
+def test_dictionary_columns_become_plain_strings(tmp_path: Path) -> None:
+    """Spark accepts no dictionary arrays, but other writers produce them."""
     topics = pa.array(["t", "t"]).dictionary_encode()
     write(tmp_path / "a.parquet", [1, 2], topic=topics, other=offsets(1, 2))
     found = TableInput(tmp_path, table_files(tmp_path))
@@ -158,7 +158,7 @@ def test_words_that_are_kept_once_are_texts_again(tmp_path: Path) -> None:
 
 
 def test_a_log_is_read_by_ids(tmp_path: Path) -> None:
-    """Only the wanted topics count; the range ends where it was told to."""
+    """Only subscribed topics count; the range ends at the given timestamp."""
     bodies = [message("ab"[n % 2], b"%d" % n, n * 1000) for n in range(20)]
     path = str(write_log(tmp_path / "log", bodies))
     every = LogInput({"path": path})

@@ -1,4 +1,4 @@
-"""The replay's options, refused before a JVM is started. Runs are tested with one."""
+"""The replay's options and chunks, without a JVM; tests/integration/spark has whole runs."""
 
 from pathlib import Path
 
@@ -24,17 +24,17 @@ REFUSED = {
     "no key": (ReplayOptions("a", {"endpoint": "grpc://a:1"}), "option apiKey"),
     "no topic": (ReplayOptions("a", SINK, to_topic=""), "option topic"),
     "no table": (ReplayOptions("a", SINK, table=Path("nowhere")), "--table: nowhere is not"),
-    "no table of a format": (
+    "no Delta table": (
         ReplayOptions("a", SINK, table=Path("nowhere"), format="delta"),
         "--table: nowhere is not",
     ),
-    "no format": (ReplayOptions("a", SINK, format="orc"), "--format: 'orc' is unknown"),
+    "an unknown format": (ReplayOptions("a", SINK, format="orc"), "--format: 'orc' is unknown"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_options_that_cannot_be_are_refused_at_once(case: str, tmp_path: Path) -> None:
-    """With the option's name, and nothing is begun."""
+def test_invalid_options_are_refused_at_once(case: str, tmp_path: Path) -> None:
+    """The error names the option, and no replay is begun."""
     options, problem = REFUSED[case]
     with pytest.raises(ConfigError, match=problem):
         replay(Plan({"path": str(tmp_path)}, tmp_path / "out"), options, print)
@@ -42,15 +42,15 @@ def test_options_that_cannot_be_are_refused_at_once(case: str, tmp_path: Path) -
     assert ReplayCheckpoint(tmp_path / "out/_checkpoint").begun() is None
 
 
-def test_a_chunk_has_the_rows_of_a_moment_at_its_rate() -> None:
-    """At least one, and never more than fit into memory."""
+def test_the_rate_decides_how_many_rows_a_chunk_has() -> None:
+    """At least one, and never more than fit in memory."""
     rates = (None, 0.1, 10.0, 1e9)
     found = [ReplayOptions("a", SINK, rate=rate).chunk_rows for rate in rates]
 
     assert [CHUNK_ROWS_MAX, 1, 20, CHUNK_ROWS_MAX] == found
 
 
-def test_what_comes_later_is_not_replayed(tmp_path: Path) -> None:
+def test_messages_published_later_are_not_replayed(tmp_path: Path) -> None:
     """A replay into the log that it reads would never end."""
     plan = Plan({"path": str(tmp_path / "log")}, tmp_path / "out")
     run = Run("replay", plan, print)
@@ -62,25 +62,25 @@ def test_what_comes_later_is_not_replayed(tmp_path: Path) -> None:
 
     assert begun is not None
     assert (1, 6) == (begun.first, begun.end)
-    assert Chunk(1, 1, 2) == again._next(None)  # noqa: SLF001 - no row has to be sent for it
+    assert Chunk(1, 1, 2) == again._next(None)  # noqa: SLF001 - so that no row has to be sent
     assert Chunk(3, 5, 6) == again._next(Chunk(2, 2, 5))  # noqa: SLF001 - as above
     assert again._next(Chunk(3, 5, 6)) is None  # noqa: SLF001 - as above
 
 
-def test_a_run_that_is_to_stop_begins_no_chunk(tmp_path: Path) -> None:
-    """What it would have sent is for the next run; a JVM is not even started."""
-    said: list[str] = []
-    run = Run("replay", Plan({"path": str(tmp_path / "log")}, tmp_path / "out"), said.append)
+def test_a_stopping_run_begins_no_chunk(tmp_path: Path) -> None:
+    """The next run sends its rows; a JVM is not even started."""
+    lines: list[str] = []
+    run = Run("replay", Plan({"path": str(tmp_path / "log")}, tmp_path / "out"), lines.append)
     with log_of(tmp_path / "log", [message("t", b"x")]):
         run.stopping.set()
         Replay(run, ReplayOptions("a", SINK)).go()
 
-    assert ["replay: stopped; the next run resumes here"] == said
+    assert ["replay: stopped; the next run resumes here"] == lines
     assert ReplayCheckpoint(tmp_path / "out/_checkpoint").last() is None
 
 
-def test_the_key_is_not_written_down_nor_what_is_done_about_losses() -> None:
-    """The checkpoint is a file that others may read; a replay that met a loss has to go on."""
+def test_the_checkpoint_holds_neither_the_api_key_nor_the_loss_policy() -> None:
+    """Others may read the file, and a replay that lost messages must be able to continue."""
     source = {"endpoint": "grpc://a:1", "apiKey": "very-secret", "subscribe": "t"}
 
     assert "endpoint=grpc://a:1 subscribe=t" == _said(source)

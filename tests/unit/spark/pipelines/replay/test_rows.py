@@ -1,4 +1,4 @@
-"""Rows as messages again, in a real session."""
+"""Rows become messages again, in a real session."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -28,15 +28,17 @@ ROWS = [
 ]
 
 
-def test_rows_go_to_their_topic_or_back_from_the_dead(spark: SparkSession) -> None:  # noqa: F811 - the fixture
-    """A dead letter that does not say where it died stays one; a target is for all."""
+def test_rows_go_to_their_topic_and_dead_letters_to_their_queue(spark: SparkSession) -> None:  # noqa: F811 - the fixture
+    """A dead letter without a queue stays one; an explicit target applies to every row."""
     rows = spark.createDataFrame(ROWS, SCHEMA)
-    home, told = outgoing(rows), outgoing(rows, "x")
+    home, redirected = outgoing(rows), outgoing(rows, "x")
     bare = outgoing(rows.select("value"), "x")
 
     assert ["a", "wö", "dlq.b", "b"] == [row.topic for row in home.collect()]
-    assert ["x"] * 4 == [row.topic for row in told.collect()]
-    assert ["topic", "value", "key", "headers", "priority"] == home.columns == told.columns
+    assert ["x"] * 4 == [row.topic for row in redirected.collect()]
+    assert (
+        ["topic", "value", "key", "headers", "priority"] == home.columns == redirected.columns
+    )
     assert [row[3] for row in ROWS] == [
         row.headers and [header.asDict() for header in row.headers] for row in home.collect()
     ]

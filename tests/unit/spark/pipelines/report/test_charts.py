@@ -1,4 +1,4 @@
-"""Charts: SVG that holds names as text, and sizes in proportion."""
+"""Charts: SVG with names as text and sizes in proportion."""
 
 import re
 from xml.etree import ElementTree as ET
@@ -33,37 +33,37 @@ SHOWN = {
 def widths(svg: str, kind: str = "bar") -> list[float]:
     return [
         float(rect.attrib["width"])
-        for rect in ET.fromstring(svg).iter("rect")  # noqa: S314 - it is ours
+        for rect in ET.fromstring(svg).iter("rect")  # noqa: S314 - our own SVG
         if rect.attrib["class"] == kind
     ]
 
 
 @pytest.mark.parametrize(("name", "shown"), SHOWN.items())
 def test_a_name_is_text_without_controls_and_bounded(name: str, shown: str) -> None:
-    """Whatever a topic is called, the page shows it and does nothing else with it."""
+    """Whatever a topic is called, the page only displays it."""
     assert shown == as_text(name, 36)
 
 
 @given(st.text(max_size=80))
-def test_no_name_makes_a_tag(name: str) -> None:
-    """What stands between the tags of a chart is the name, cut, and no tag."""
+def test_no_name_becomes_markup(name: str) -> None:
+    """The chart has the name, truncated, as text and never as a tag."""
     svg = bars("x", "t", "d", [Bar(name, 1, name)])
-    found = ET.fromstring(svg)  # noqa: S314 - it is ours
+    found = ET.fromstring(svg)  # noqa: S314 - our own SVG
 
     assert ["title", "desc", "text", "text", "rect", "rect"] == [child.tag for child in found]
     assert len(as_text(name)) <= 6 * NAME_WIDTH_MAX
 
 
 def test_bars_are_as_long_as_their_share() -> None:
-    """The largest fills the width, nothing is nothing, and a little is seen."""
+    """The largest fills the width, zero has none, and a tiny value stays visible."""
     assert [WIDTH, WIDTH / 2, 0, 1.5] == widths(bars("x", "t", "d", SIZES))
     assert [WIDTH] * 4 == widths(bars("x", "t", "d", SIZES), "track")
 
 
 def test_columns_stand_on_one_line() -> None:
-    """Each is as high as its share; every second has its name below."""
+    """Each is as high as its share; with every=2, every second one is labelled."""
     svg = columns("x", "t", "d", SIZES, every=2)
-    rects = [rect.attrib for rect in ET.fromstring(svg).iter("rect")]  # noqa: S314 - it is ours
+    rects = [rect.attrib for rect in ET.fromstring(svg).iter("rect")]  # noqa: S314 - our own SVG
 
     assert {138.0} == {float(rect["y"]) + float(rect["height"]) for rect in rects}
     assert [120, 60, 0, 1.5] == [float(rect["height"]) for rect in rects]
@@ -71,8 +71,8 @@ def test_columns_stand_on_one_line() -> None:
 
 
 @pytest.mark.parametrize("draw", [bars, columns])
-def test_a_chart_says_what_it_shows(draw: object) -> None:
-    """In words, for who does not see it; also when there is nothing in it."""
+def test_a_chart_describes_what_it_shows(draw: object) -> None:
+    """In words, for screen readers, and also when it is empty."""
     assert callable(draw)
     svg = draw("hours", "By <hour>", "The most: 3 & 4", [])
 

@@ -1,4 +1,4 @@
-"""The numbers of a report, in a real session, against a plain count."""
+"""The numbers of a report, in a real session, compared with a plain count in Python."""
 
 import random
 from collections import Counter
@@ -43,13 +43,13 @@ def messages(seed: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def test_volumes_hours_and_deaths_are_those_of_a_plain_count(spark: SparkSession) -> None:  # noqa: F811 - the fixture
-    """Row for row; a percentile is numpy's, a long reason is cut, and a stranger's is text."""
+def test_volumes_hours_and_deaths_match_a_plain_count(spark: SparkSession) -> None:  # noqa: F811 - the fixture
+    """Percentiles match numpy's, long reasons are cut, unknown schema ids are dropped."""
     rows = list(messages(seed=1))
-    alike = counts.counted(spark.createDataFrame(rows, RAW)).cache()
+    counted = counts.counted(spark.createDataFrame(rows, RAW)).cache()
     sizes = {t: [len(r["value"]) for r in rows if r["topic"] == t] for t in TOPICS}
     times = {t: [r["timestamp"] for r in rows if r["topic"] == t] for t in TOPICS}
-    found = {row["topic"]: row for row in counts.volumes(alike).toArrow().to_pylist()}
+    found = {row["topic"]: row for row in counts.volumes(counted).toArrow().to_pylist()}
 
     for topic in TOPICS:
         assert found[topic] == {
@@ -64,24 +64,24 @@ def test_volumes_hours_and_deaths_are_those_of_a_plain_count(spark: SparkSession
         }
     hours = Counter(r["timestamp"].replace(minute=0) for r in rows)
     assert dict(hours) == {
-        row["hour"]: row["messages"] for row in counts.hours(alike).toArrow().to_pylist()
+        row["hour"]: row["messages"] for row in counts.hours(counted).toArrow().to_pylist()
     }
     dead = Counter(reason_of(r) for r in rows if r["topic"] == "dlq.a")
     assert dict(dead) == {
-        row["reason"]: row["messages"] for row in counts.deaths(alike).toArrow().to_pylist()
+        row["reason"]: row["messages"] for row in counts.deaths(counted).toArrow().to_pylist()
     }
     assert [{"schema_id": "sensor.Humidity", "topic": "a"}] == (
-        counts.claims(alike).toArrow().to_pylist()
+        counts.claims(counted).toArrow().to_pylist()
     )
 
 
 def reason_of(row: dict[str, Any]) -> str:
-    said = {header["key"]: header["value"].decode() for header in row["headers"] or ()}
-    return str(said.get("deathReason", "(none)"))[: counts.REASON_CHARS_MAX]
+    headers = {header["key"]: header["value"].decode() for header in row["headers"] or ()}
+    return str(headers.get("deathReason", "(none)"))[: counts.REASON_CHARS_MAX]
 
 
-def test_fits_and_delays_are_those_of_a_plain_count(spark: SparkSession) -> None:  # noqa: F811 - the fixture
-    """Misfits are counted; times that are none have no delay, and do no harm."""
+def test_fits_and_delays_match_a_plain_count(spark: SparkSession) -> None:  # noqa: F811 - the fixture
+    """Invalid rows are counted; impossible and missing times have no delay."""
     delays_ms = [-5, 0, 99, 100, 5_000, 59_999, 3_599_999, 3_600_000, 10**9]
     event_ms = [round(START.timestamp() * 1000) - delay_ms for delay_ms in delays_ms]
     rows: list[Any] = [("a", START, moment, None) for moment in event_ms]

@@ -1,4 +1,4 @@
-"""The report's page: numbers that are right, names that are text, nothing from elsewhere."""
+"""The report's page: correct numbers, names as text, nothing fetched from elsewhere."""
 
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -29,7 +29,7 @@ HOSTILE = (
 
 
 class Seen(HTMLParser):
-    """What a browser makes of a page: its tags, their attributes, its text."""
+    """A page as a browser parses it: its tags, their attributes, its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -68,7 +68,7 @@ def volume(topic: str, messages: int = 1, size: int = 100) -> TopicVolume:
 
 
 def everything(name: str) -> Findings:
-    """A report in which a stranger has named whatever strangers name."""
+    """Findings in which *name* stands wherever a publisher chooses the text."""
     return Findings(
         source=name,
         volumes=[volume(name, 3), volume("dlq." + name)],
@@ -81,7 +81,7 @@ def everything(name: str) -> Findings:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_only_text(name: str) -> None:
-    """The tags and attributes are those of a page with harmless names."""
+    """The page has the same tags and attributes as one with harmless names."""
     plain, hostile = Seen(page(everything("a"))), Seen(page(everything(name)))
 
     assert plain.tags == hostile.tags
@@ -91,17 +91,17 @@ def test_hostile_names_are_only_text(name: str) -> None:
     assert [] == hostile.comments
     assert not {"script", "link", "img", "iframe", "object", "base", "form"} & set(hostile.tags)
     assert all(character.isprintable() or character == "\n" for character in hostile.text)
-    page(everything(name)).encode()  # no lone surrogate is left
+    page(everything(name)).encode()  # fails if a lone surrogate is left
 
 
 @given(st.text(max_size=60))
-def test_no_name_at_all_makes_a_tag(name: str) -> None:
-    """Whatever can be typed, and what cannot."""
+def test_no_name_becomes_markup(name: str) -> None:
+    """Any text at all, printable or not."""
     assert Seen(page(everything("a"))).tags == Seen(page(everything(name))).tags
 
 
 def test_nothing_is_fetched_and_nothing_runs() -> None:
-    """One file is the whole page, and it forbids the rest."""
+    """The page is one file, and its policy forbids anything else."""
     text = page(everything("a"))
     seen = Seen(text)
     names = {name for name, _ in seen.attributes}
@@ -114,8 +114,8 @@ def test_nothing_is_fetched_and_nothing_runs() -> None:
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in seen.attributes
 
 
-def test_every_chart_has_words_and_a_table() -> None:
-    """Who does not see it hears it; who wants numbers has them."""
+def test_every_chart_has_a_description_and_a_table() -> None:
+    """Screen readers read the one, and the other has the exact numbers."""
     seen = Seen(page(everything("a")))
 
     assert ["title", *["svg", "title", "desc"] * 6] == [
@@ -127,8 +127,8 @@ def test_every_chart_has_words_and_a_table() -> None:
     assert ("content", "width=device-width, initial-scale=1") in seen.attributes
 
 
-def test_ten_thousand_topics_are_the_top_and_the_rest() -> None:
-    """The page stays small, and its sums are those of all topics."""
+def test_ten_thousand_topics_are_shown_as_the_top_and_the_rest() -> None:
+    """The page stays small, and its totals cover all topics."""
     volumes = [volume(f"topic {number}", number + 1) for number in range(10_000)]
     text = page(Findings("data", volumes))
     seen = Seen(text)
@@ -143,7 +143,7 @@ def test_ten_thousand_topics_are_the_top_and_the_rest() -> None:
 
 
 def test_an_empty_log_has_a_page_too() -> None:
-    """It says that there is nothing."""
+    """It says that there is nothing to show."""
     seen = Seen(page(Findings("data")))
 
     assert "There are none." in seen.text
@@ -151,7 +151,7 @@ def test_an_empty_log_has_a_page_too() -> None:
 
 
 def test_numbers_are_written_for_people() -> None:
-    """Thousands apart, bytes in their unit, hours in UTC, shares in percent."""
+    """With thousands separators, units of bytes, hours in UTC and shares in percent."""
     found = Findings(
         "data",
         [volume("a", 1_234_567, 2048), volume("b", 1, 10)],

@@ -1,4 +1,4 @@
-"""The rollup's options, refused before a JVM is started. Runs are tested with one."""
+"""The rollup's options and counts, without a JVM; tests/integration/spark has whole runs."""
 
 from pathlib import Path
 
@@ -18,23 +18,27 @@ from braidmq.spark.pipelines.times import Trigger
 
 SINK = {"endpoint": "grpc://127.0.0.1:1", "apiKey": "k"}
 REFUSED = {
-    "no readings": (
+    "a schema without readings": (
         RollupOptions("control.Command"),
         Trigger(),
         "'control.Command' is not a schema of readings",
     ),
-    "no schema": (
+    "an unknown schema": (
         RollupOptions("sensor.Nothing"),
         Trigger(),
         "there is no schema 'sensor.Nothing'",
     ),
-    "no end": (RollupOptions("sensor.Humidity", close=True), Trigger(10_000), "--close: needs"),
+    "close without an end": (
+        RollupOptions("sensor.Humidity", close=True),
+        Trigger(10_000),
+        "--close: needs",
+    ),
     "no key": (
         RollupOptions("sensor.Humidity", sink={"endpoint": "grpc://a:1"}),
         Trigger(),
         "apiKey",
     ),
-    "no number": (
+    "an unknown number": (
         RollupOptions("sensor.Humidity", value="x"),
         Trigger(),
         "'x' is not a number",
@@ -43,8 +47,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_options_that_cannot_be_are_refused_at_once(case: str, tmp_path: Path) -> None:
-    """With the option's name, and without a JVM or a directory."""
+def test_invalid_options_are_refused_at_once(case: str, tmp_path: Path) -> None:
+    """The error names the option; no JVM starts, and no directory is made."""
     options, trigger, problem = REFUSED[case]
     source = {"path": str(tmp_path), "subscribe": "temp"}
     plan = Plan(source, tmp_path / "out", trigger=trigger)
@@ -63,10 +67,10 @@ def test_options_that_cannot_be_are_refused_at_once(case: str, tmp_path: Path) -
     ],
     ids=str,
 )
-def test_a_rollup_does_not_read_everything(
+def test_a_rollup_must_not_read_every_topic(
     topics: dict[str, str], problem: str, tmp_path: Path
 ) -> None:
-    """All that is no reading would be in quarantine, and what it writes itself first of all."""
+    """Messages that are not readings would fill the quarantine, its own output first of all."""
     plan = Plan({"path": str(tmp_path), **topics}, tmp_path / "out")
 
     with pytest.raises(ConfigError, match=f"--subscribe: .*{problem}"):
@@ -74,7 +78,7 @@ def test_a_rollup_does_not_read_everything(
 
 
 def test_a_checkpoint_is_used_by_one_run(tmp_path: Path) -> None:
-    """A second one would remove what the first is writing."""
+    """A second run would remove what the first is writing."""
     source = {"path": str(tmp_path), "subscribe": "temp"}
     plan = Plan(source, tmp_path / "out", tmp_path / "state")
     with (
@@ -85,7 +89,7 @@ def test_a_checkpoint_is_used_by_one_run(tmp_path: Path) -> None:
 
 
 class Counted(Windows):
-    """Windows of which only the numbers matter."""
+    """Windows that report the counts they were given."""
 
     def __init__(self, closed: Count, still_open: Count) -> None:
         super().__init__(Path(), [])
@@ -98,8 +102,8 @@ class Counted(Windows):
 STATE = State(schema_id="s", value="v", query_id="q", end="p", rows=10, late=2, invalid=1)
 
 
-def test_rows_are_counted_late_or_invalid() -> None:
-    """The readings that were held before are in the windows too, and are no rows of it."""
+def test_every_row_is_counted_late_or_invalid() -> None:
+    """Readings held before the batch are in the windows too, but are not rows of it."""
     found = _counted(STATE, Counted(Count(3, 8), Count(2, 4)), 0, held_before=5)
 
     assert (3, 2, 4) == (found.closed, found.open, found.held)
@@ -107,7 +111,7 @@ def test_rows_are_counted_late_or_invalid() -> None:
 
 @pytest.mark.parametrize("open_readings", [3, 5])
 def test_a_row_too_many_or_too_few_stops_the_batch(open_readings: int) -> None:
-    """It says the numbers that do not add up."""
+    """The error has the numbers that do not add up."""
     found = Counted(Count(3, 8), Count(2, open_readings))
 
     with pytest.raises(LostReadingsError, match=r"of 10 rows .* 2 were late and 1 invalid"):

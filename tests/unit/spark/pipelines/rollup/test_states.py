@@ -1,4 +1,4 @@
-"""States between micro-batches: whole or not there, and only the newest are kept."""
+"""States between micro-batches: complete or absent, and only the newest are kept."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def states(tmp_path: Path) -> States:
 
 
 def staged(states: States, *minutes: tuple[int, int], name: str = "a.staged") -> Windows:
-    """Windows as a task stages them: each a minute's number and its readings."""
+    """Stage windows as a task does; each is a minute's number and its count of readings."""
     directory = states.directory / "_new"
     directory.mkdir()
     table = pa.table(
@@ -48,7 +48,7 @@ def keep(states: States, batch_id: int, watermark_ms: int | None = None) -> None
 
 
 def test_a_batch_begins_with_the_state_before_it(states: States) -> None:
-    """The first one with none; a closing counts in the place of what it closed."""
+    """The first has none; a closing state replaces the one that it closes."""
     keep(states, 0, 5)
     first = states.before(1)
     states.keep_closing(0, state(99))
@@ -60,7 +60,7 @@ def test_a_batch_begins_with_the_state_before_it(states: States) -> None:
 
 
 def test_a_missing_state_is_an_error_that_says_what_to_do(states: States) -> None:
-    """To go on without it would lose the open minutes."""
+    """To continue without it would lose the open minutes."""
     keep(states, 3)
 
     assert states.find(4) is None
@@ -68,8 +68,8 @@ def test_a_missing_state_is_an_error_that_says_what_to_do(states: States) -> Non
         states.before(6)
 
 
-def test_what_is_unfinished_is_no_state(states: States) -> None:
-    """A kill before the rename leaves nothing but what the next run removes."""
+def test_unfinished_windows_are_not_a_state(states: States) -> None:
+    """A kill before the rename leaves only files that the next run removes."""
     unfinished = staged(states, (1, 1))
 
     assert states.last() is None
@@ -92,7 +92,7 @@ def test_the_two_newest_states_are_kept(states: States) -> None:
 
 
 def test_windows_are_counted_by_whether_their_minute_has_ended(states: States) -> None:
-    """A minute whose end is the watermark is closed; without a watermark none is."""
+    """A minute that ends at the watermark is closed; without a watermark none is."""
     found = staged(states, (1, 10), (2, 20), (3, 30))
 
     assert (Count(2, 30), Count(1, 30)) == found.count(3 * MINUTE_MS)
@@ -102,8 +102,8 @@ def test_windows_are_counted_by_whether_their_minute_has_ended(states: States) -
     assert 0 == Windows(found.directory, []).last_end_ms()
 
 
-def test_files_of_tasks_that_do_not_count_are_not_read(states: States) -> None:
-    """A task that died has left its file behind, and another one has done its work."""
+def test_files_of_dead_tasks_are_not_read(states: States) -> None:
+    """A task that died leaves its file behind, and another task does its work."""
     found = staged(states, (1, 10))
     (found.directory / "b.staged").write_bytes(b"half a file")
     states.keep(0, state(files=found.names), found)

@@ -1,6 +1,6 @@
-"""Windows of readings: what is late is decided by the log, not by how it is cut.
+"""Windows of readings: the log decides what is late, not how it is cut into batches.
 
-Here is what needs no JVM, with many logs; tests/integration/spark has the frames.
+These tests need no JVM; tests/integration/spark tests the data frames.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,9 @@ HOUR_MS = 60 * MINUTE_MS
 
 
 rows = st.tuples(
-    st.sampled_from((1, BLOCK_IDS // 2, BLOCK_IDS)),  # to the next id: in this block or another
+    st.sampled_from(
+        (1, BLOCK_IDS // 2, BLOCK_IDS)
+    ),  # distance to the next id: in this block or another
     st.integers(0, 12),  # the minute
     st.sampled_from((1.0, 2.0, None)),
 )
@@ -58,7 +60,7 @@ def blocks_of(events: list[Event]) -> list[Block]:
 
 
 def late_in(events: list[Event], newest_ms: int | None) -> Iterator[Event]:
-    """Say what is late as executors do: by the block's floor, and by the rows within."""
+    """Find late readings as executors do: by the block's floor and the rows before them."""
     floors = floors_of(blocks_of(events), newest_ms)
     for number, members in groupby(events, lambda event: event.offset >> BLOCK_BITS):
         before = floors[number]
@@ -71,10 +73,10 @@ def late_in(events: list[Event], newest_ms: int | None) -> Iterator[Event]:
 
 
 @given(st.lists(rows, min_size=2, max_size=20), st.lists(st.integers(0, 20), max_size=3))
-def test_what_is_late_does_not_depend_on_the_cut(
+def test_what_is_late_does_not_depend_on_the_batches(
     drawn: list[tuple[int, int, float | None]], cuts: list[int]
 ) -> None:
-    """However a log comes in batches, and batches in blocks, the same rows are late."""
+    """However a log is cut into batches, and batches into blocks, the same rows are late."""
     events = log_of(drawn)
     expected = count(events, RULES.watermark_ms)
     late: list[Event] = []
@@ -94,7 +96,7 @@ def test_what_is_late_does_not_depend_on_the_cut(
 
 
 def test_an_orderly_log_is_not_suspected() -> None:
-    """As a rule nothing is late, and then nothing is sorted either."""
+    """Usually nothing is late, and then nothing needs to be sorted."""
     orderly = [Event(n, "s", n * 1000, 1.0) for n in range(1, 500)]
     blocks = blocks_of(orderly)
     just_in_time = [Block(0, 1, 0, 0, RULES.watermark_ms)]
@@ -115,8 +117,8 @@ def schema(**more: object) -> TypedSchema:
     return TypedSchema("mine", {"type": "object", "properties": {**FIELDS, **more}})
 
 
-def test_the_built_in_sensor_schemas_are() -> None:
-    """Their one number is what was measured."""
+def test_the_built_in_sensor_schemas_are_readings() -> None:
+    """Their only number is the measured value."""
     found = {
         schema_id: reading_of(TypedSchema.built_in(schema_id)).value
         for schema_id in BUILT_IN
@@ -126,8 +128,8 @@ def test_the_built_in_sensor_schemas_are() -> None:
     assert {"sensor.Temperature": "celsius", "sensor.Humidity": "percent"} == found
 
 
-def test_one_of_several_numbers_is_named() -> None:
-    """Integers are numbers too, but for the time."""
+def test_the_user_names_one_of_several_numbers() -> None:
+    """Integers are numbers too, except for the time."""
     found = schema(volts=NUMBER, count={"type": "integer"})
 
     assert Reading("mine", "volts") == reading_of(found, "volts")
@@ -138,22 +140,22 @@ REFUSED = {
     "no sensor": (TypedSchema.built_in("control.Command"), None, "needs a string 'sensor_id'"),
     "no number": (schema(place={"type": "string"}), None, "has 0 numbers .* --value: none"),
     "two numbers": (schema(a=NUMBER, b=NUMBER), None, "has 2 numbers .* --value: a, b"),
-    "not its number": (schema(a=NUMBER), "b", "'b' is not a number of 'mine'; there are: a"),
+    "an unknown number": (schema(a=NUMBER), "b", "'b' is not a number of 'mine'; there are: a"),
     "the time": (schema(a=NUMBER), "timestamp_ms", "is not a number of"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_others_are_refused_with_what_is_missing(case: str) -> None:
-    """The text names the schema, the field and the way out."""
+def test_other_schemas_are_refused_with_what_is_missing(case: str) -> None:
+    """The error names the schema, the field and the remedy."""
     found, value, problem = REFUSED[case]
 
     with pytest.raises(ConfigError, match=problem):
         reading_of(found, value)
 
 
-def test_a_time_that_is_a_text_is_no_reading() -> None:
-    """The fields need their types, not their names alone."""
+def test_a_schema_whose_time_is_a_string_is_refused() -> None:
+    """The fields need the right types, not only the right names."""
     fields = {**FIELDS, "timestamp_ms": {"type": "string"}, "a": NUMBER}
     found = TypedSchema("mine", {"type": "object", "properties": fields})
 

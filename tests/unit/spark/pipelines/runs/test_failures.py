@@ -1,4 +1,4 @@
-"""What a failed query says, from what Spark made of it."""
+"""The message of a failed query, recovered from what Spark made of it."""
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # it has no types
@@ -44,15 +44,17 @@ LINES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), LINES.items())
-def test_the_last_of_our_errors_is_what_is_told(text: str, expected: tuple[str, bool]) -> None:
-    """One line. Ours says what to do, so a retry is useless; unless it may be over."""
+def test_a_failure_is_reported_as_the_last_of_our_errors(
+    text: str, expected: tuple[str, bool]
+) -> None:
+    """In one line; our own errors are final, unless the problem may go away."""
     error = PySparkException(text)
 
     assert expected == (one_line(error), is_final(error))
 
 
-def test_an_error_of_ours_is_told_as_it_is() -> None:
-    """It came from this process."""
+def test_an_error_of_this_process_keeps_its_text_and_is_final() -> None:
+    """Spark has not wrapped it, and a retry would not help."""
     error = ConfigError("--out", "is bad")
 
     assert ("--out: is bad", True) == (one_line(error), is_final(error))
@@ -60,8 +62,8 @@ def test_an_error_of_ours_is_told_as_it_is() -> None:
     assert is_final(AssertionError())
 
 
-def test_a_loss_is_told_with_the_option_that_the_user_has() -> None:
-    """However it came here; options of the source are not options of a command."""
+def test_data_loss_is_reported_with_the_command_line_option() -> None:
+    """Wrapped or not: options of the source are not options of a command."""
     error = LostOffsetsError("data", "gone")
     wrapped = PySparkException(f"x\nbraidmq.spark.offsets.LostOffsetsError: {error}\n")
 
@@ -72,8 +74,8 @@ def test_a_loss_is_told_with_the_option_that_the_user_has() -> None:
     )
 
 
-def test_a_jvm_that_died_is_known_by_what_calls_raise() -> None:
-    """And by nothing that a live one answers."""
+def test_a_dead_jvm_is_recognised_by_what_calls_raise() -> None:
+    """An error that a live JVM returns does not count."""
     answered = Py4JError("an error occurred")
     answered.java_exception = object()
     gone = [Py4JNetworkError("x"), Py4JError("Answer from Java side is empty"), EOFError()]
@@ -85,7 +87,7 @@ def test_a_jvm_that_died_is_known_by_what_calls_raise() -> None:
     assert not any(map(is_spark_error, [ValueError(), OSError(28, "full")]))
 
 
-def test_errors_say_whose_they_are() -> None:
-    """The pipeline's name comes first."""
+def test_errors_begin_with_the_name_of_the_pipeline() -> None:
+    """Both that of a failed query and that of a dead JVM."""
     assert "typed a: why" == str(QueryFailedError("typed a", "why"))
     assert "archive: Spark's Java process has ended" in str(JavaGoneError("archive"))

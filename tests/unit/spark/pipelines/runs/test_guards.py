@@ -1,4 +1,4 @@
-"""Guards of a run: its directory, and its words."""
+"""Guards of a run: its directory, its errors, its jobs and its broker."""
 
 import json
 from pathlib import Path
@@ -13,17 +13,17 @@ from braidmq.spark.pipelines.runs import guards
 from braidmq.spark.pipelines.runs.failures import JavaGoneError, QueryFailedError
 from braidmq.spark.pipelines.runs.guards import cancelling, check_broker, held, plain_errors
 from braidmq.spark.reading.offsets import LostOffsetsError
-from tests.unit.spark.running import KEY, NOBODY, Running
+from tests.unit.spark.running import CLOSED_ENDPOINT, KEY, Running
 
 
 def test_a_directory_is_held_by_one_run(tmp_path: Path) -> None:
-    """A second one is refused, with the option to change; afterwards it is free again."""
-    place = tmp_path / "new" / "out"
-    refused = pytest.raises(ConfigError, match=f"--out: {place} is being used")
-    with held(place, "--out"), refused, held(place, "--out"):
+    """A second run is refused, and the error names the option; later it is free again."""
+    directory = tmp_path / "new" / "out"
+    refused = pytest.raises(ConfigError, match=f"--out: {directory} is being used")
+    with held(directory, "--out"), refused, held(directory, "--out"):
         pass
-    with held(place, "--out"):
-        assert place.is_dir()
+    with held(directory, "--out"):
+        assert directory.is_dir()
 
 
 ERRORS: dict[str, tuple[Exception, type[BraidError], str]] = {
@@ -40,20 +40,20 @@ ERRORS: dict[str, tuple[Exception, type[BraidError], str]] = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_errors_end_in_one_line(case: str) -> None:
-    """Ours stay as they are; Spark's are told as a query's are."""
+def test_errors_become_one_line(case: str) -> None:
+    """Ours stay as they are; Spark's are reported like those of a query."""
     error, kind, text = ERRORS[case]
 
     with pytest.raises(kind, match=text), plain_errors("report"):
         raise error
 
 
-def test_jobs_are_cancelled_when_a_run_is_to_end_and_not_before() -> None:
-    """Again and again: the next one may have begun behind the first time."""
+def test_jobs_are_cancelled_only_once_a_run_is_stopping() -> None:
+    """Again and again: another job may have begun after the first call."""
     calls: SimpleQueue[str] = SimpleQueue()
     context = SimpleNamespace(cancelAllJobs=lambda: calls.put("cancelled"))
     spark, stopping = SimpleNamespace(sparkContext=context), Event()
-    with cancelling(spark, stopping):  # type: ignore[arg-type]  # a Spark that is played
+    with cancelling(spark, stopping):  # type: ignore[arg-type]  # a fake Spark
         pass
     assert calls.empty()
     with cancelling(spark, stopping):  # type: ignore[arg-type]  # as above
@@ -66,42 +66,42 @@ def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "ANSWER_S_MAX", 0.0)
 
 
-def test_a_broker_that_answers_is_all_that_is_wanted(broker: Running) -> None:
-    """By its address, or by its directory."""
+def test_a_broker_that_answers_is_enough(broker: Running) -> None:
+    """Found by its address or by its directory."""
     check_broker("archive", {"endpoint": broker.address, "apiKey": KEY}, needed=False)
     check_broker("replay", {"path": str(broker.path), "apiKey": KEY}, needed=True)
 
 
-def test_an_address_that_never_answered_is_told_with_what_may_be_wrong() -> None:
-    """In one line, without the noise of the library."""
+def test_a_broker_that_never_answers_is_reported_with_likely_causes() -> None:
+    """In one line, without gRPC's own noise."""
     with pytest.raises(QueryFailedError) as caught:
-        check_broker("archive", {"endpoint": NOBODY, "apiKey": KEY}, needed=False)
+        check_broker("archive", {"endpoint": CLOSED_ENDPOINT, "apiKey": KEY}, needed=False)
 
     assert str(caught.value) == (
-        f"archive: {NOBODY}: Failed to connect to remote host: Connection refused; "
+        f"archive: {CLOSED_ENDPOINT}: Failed to connect to remote host: Connection refused; "
         "is the broker running, is [flight] enabled, and is this its port?"
     )
 
 
-def test_a_wrong_key_is_told_with_the_place_of_it(broker: Running) -> None:
-    """At once: it will not be right later."""
+def test_a_wrong_key_is_reported_with_where_it_is_set(broker: Running) -> None:
+    """At once: waiting would not make it right."""
     with pytest.raises(QueryFailedError, match=r"not known; the key is given in --api-key or"):
         check_broker("archive", {"endpoint": broker.address, "apiKey": "wrong"}, needed=False)
 
 
-def test_a_directory_needs_no_broker_unless_it_does(tmp_path: Path) -> None:
-    """Its files are there without; a new cursor and the sink are not."""
+def test_a_directory_needs_a_broker_only_where_one_is_required(tmp_path: Path) -> None:
+    """Its files can be read without one; a new cursor and the sink need one."""
     given = {"path": str(tmp_path), "apiKey": KEY}
     check_broker("archive", given, needed=False)
     with pytest.raises(QueryFailedError, match=r"archive: no broker runs on .*: start it"):
         check_broker("archive", given, needed=True)
-    (tmp_path / "run.json").write_text(json.dumps({"flight": NOBODY}))
+    (tmp_path / "run.json").write_text(json.dumps({"flight": CLOSED_ENDPOINT}))
     with pytest.raises(QueryFailedError, match="Connection refused"):
         check_broker("archive", given, needed=True)
 
 
-def test_what_is_missing_or_no_address_is_not_asked() -> None:
-    """The source says which option is missing."""
-    check_broker("archive", {"endpoint": NOBODY}, needed=True)
+def test_a_missing_key_and_a_malformed_address_are_not_tried() -> None:
+    """The source reports the missing option itself."""
+    check_broker("archive", {"endpoint": CLOSED_ENDPOINT}, needed=True)
     with pytest.raises(ConfigError, match="endpoint: 'x' is not grpc://host:port"):
         check_broker("archive", {"endpoint": "x", "apiKey": KEY}, needed=True)

@@ -1,4 +1,4 @@
-"""Progress in plain lines, made of what Spark reports."""
+"""Progress in plain lines, made from what Spark reports."""
 
 from typing import Any
 
@@ -39,8 +39,8 @@ def progress(*sources: dict[str, Any], duration_ms: int = 2500) -> StreamingQuer
     )
 
 
-def test_a_batch_is_a_line() -> None:
-    """Rows, rate and lag; rows that were counted otherwise win over Spark's count."""
+def test_a_batch_becomes_one_line() -> None:
+    """Rows, rate and lag; the pipeline's own count of rows wins over Spark's."""
     found = progress(SOURCE)
 
     assert "archive: batch 12, 200 rows in 2.5 s, 80 rows/s, lag 240" == line("archive", found)
@@ -51,7 +51,7 @@ def test_a_batch_is_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "seconds", "said"),
+    ("rows", "seconds", "expected"),
     [
         (0, 2.0, "0 rows in 2.0 s, 0 rows/s"),
         (1, 15.8, "1 row in 15.8 s, below 0.1 rows/s"),
@@ -61,23 +61,23 @@ def test_a_batch_is_a_line() -> None:
         (1_234_567, 1.0, "1,234,567 rows in 1.0 s, 1,234,567 rows/s"),
     ],
 )
-def test_numbers_are_told_as_people_say_them(rows: int, seconds: float, said: str) -> None:
-    """A slow batch has a rate, too."""
-    told = batch_line("a", 7, rows=rows, seconds=seconds, lag=1_000)
+def test_numbers_are_written_for_people(rows: int, seconds: float, expected: str) -> None:
+    """A slow batch has a rate too."""
+    found = batch_line("a", 7, rows=rows, seconds=seconds, lag=1_000)
 
-    assert f"a: batch 7, {said}, lag 1,000" == told
-    assert ("a", rows, 1_000) == (told.name, told.rows, told.lag)
+    assert f"a: batch 7, {expected}, lag 1,000" == found
+    assert ("a", rows, 1_000) == (found.name, found.rows, found.lag)
 
 
 @pytest.mark.parametrize(
-    ("latest", "behind"),
+    ("latest", "expected"),
     [('{"offset": 101}', 0), ('{"offset": 99}', 0), (None, 0), ("[]", 0), ('{"a": 1}', 0)],
 )
-def test_a_lag_that_is_not_known_is_none(latest: str | None, behind: int) -> None:
-    """Nor is a log that ends before the batch a lag."""
-    assert behind == lag(progress({**SOURCE, "latestOffset": latest}))
+def test_an_unknown_lag_is_zero(latest: str | None, expected: int) -> None:
+    """So is that of a log that ends before the batch does."""
+    assert expected == lag(progress({**SOURCE, "latestOffset": latest}))
 
 
 def test_the_lags_of_several_sources_are_added() -> None:
-    """Each has its own place."""
+    """Each source has its own offsets."""
     assert 480 == lag(progress(SOURCE, SOURCE))

@@ -1,4 +1,4 @@
-"""A query as its run sees it, over a Spark that is played here; the real one is tested too."""
+"""A query as its run sees it, over a fake Spark; tests/integration/spark has the real one."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from tests.unit.spark.pipelines.runs.test_progress import SOURCE, progress
 
 
 class Spark:
-    """A frame, its writer and its query in one: remembers what it is told."""
+    """A fake frame, writer and query in one, which records its settings."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
@@ -70,7 +70,7 @@ class Spark:
         self.isActive = False
 
     def run_batch(self, number: int) -> None:
-        """Plan a micro-batch, let it be written, and commit it."""
+        """Plan a micro-batch, have it written, and commit it."""
         for name in ("offsets", "commits"):
             (self.checkpoint / name).mkdir(parents=True, exist_ok=True)
         (self.checkpoint / "metadata").write_text(json.dumps({"id": "query"}))
@@ -90,7 +90,7 @@ def vars_of(found: object) -> dict[str, Any]:
 
 
 class Rig:
-    """A query, its Spark, and what it told."""
+    """A query, its fake Spark, and the lines that it reported."""
 
     def __init__(self, path: Path, trigger: Trigger, *, compact: bool = False) -> None:
         self.spark = Spark(path)
@@ -101,7 +101,7 @@ class Rig:
         self.problem: Exception | None = None
         self.query = Query(
             "archive",
-            Stream(self.frame, self.write, tables=[self]),  # type: ignore[arg-type, list-item]  # a Spark and a table that are played
+            Stream(self.frame, self.write, tables=[self]),  # type: ignore[arg-type, list-item]  # a fake Spark and a fake table
             checkpoint=path,
             trigger=trigger,
             stopping=self.stopping,
@@ -130,7 +130,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
-    """Each batch is written with its end, and told of once, with the rows it had."""
+    """Each batch is written with its end, and reported once with its rows."""
     assert rig.query.look(0.0)
     for number in range(2):
         rig.spark.run_batch(number)
@@ -141,7 +141,7 @@ def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
     assert not rig.query.look(0.0)
     assert [Batch("query", 0, "0", ""), Batch("query", 1, "1", "0")] == rig.written
     assert ["archive: batch 0, 7 rows", "archive: batch 1, 7 rows"] == [
-        told[:24] for told in rig.lines
+        line[:24] for line in rig.lines
     ]
     assert {"availableNow": True} == rig.spark.settings["trigger"]
     assert str(rig.spark.checkpoint) == rig.spark.settings["checkpointLocation"]
@@ -149,7 +149,7 @@ def test_a_query_is_started_and_ends_by_itself(rig: Rig) -> None:
 
 @pytest.mark.parametrize("compact", [True, False])
 def test_tables_are_compacted_every_so_many_batches(tmp_path: Path, *, compact: bool) -> None:
-    """If the run is to do so, behind the batch that completes the number."""
+    """If the run compacts at all, right after the batch that completes the number."""
     rig = Rig(tmp_path, Trigger(), compact=compact)
     rig.query.look(0.0)
     for number in range(2 * COMPACT_BATCHES + 1):
@@ -176,8 +176,8 @@ def test_a_trigger_is_passed_on(tmp_path: Path) -> None:
     assert {"processingTime": "10000 milliseconds"} == rig.spark.settings["trigger"]
 
 
-def test_a_query_whose_source_died_is_started_again_but_not_for_ever(rig: Rig) -> None:
-    """After a wait that doubles; then its error is the run's."""
+def test_a_query_whose_source_died_is_restarted_but_not_for_ever(rig: Rig) -> None:
+    """The wait doubles each time; in the end its error ends the run."""
     now, waits = 0.0, []
     rig.query.look(now)
     for number in range(RESTARTS_MAX):
@@ -197,8 +197,8 @@ def test_a_query_whose_source_died_is_started_again_but_not_for_ever(rig: Rig) -
         rig.query.look(now)
 
 
-def test_a_batch_between_failures_makes_them_forgotten(rig: Rig) -> None:
-    """Only a row of them is too many."""
+def test_a_batch_between_failures_resets_the_count_of_restarts(rig: Rig) -> None:
+    """Only failures in a row are counted."""
     now = 0.0
     rig.query.look(now)
     for number in range(2 * RESTARTS_MAX):
@@ -211,8 +211,8 @@ def test_a_batch_between_failures_makes_them_forgotten(rig: Rig) -> None:
     assert 2 * RESTARTS_MAX + 1 == rig.spark.starts
 
 
-def test_what_would_fail_again_is_not_tried_again(rig: Rig) -> None:
-    """An error of ours says what to do, wherever it was raised."""
+def test_an_error_that_would_recur_is_not_retried(rig: Rig) -> None:
+    """Our own errors say what to do, wherever they were raised."""
     rig.query.look(0.0)
     rig.problem = ConfigError("--out", "is another query's")
     with pytest.raises(ConfigError):
@@ -224,7 +224,7 @@ def test_what_would_fail_again_is_not_tried_again(rig: Rig) -> None:
 
 
 def test_a_query_that_cannot_begin_fails_at_once(rig: Rig) -> None:
-    """It was asked for a moment ago, by somebody who waits."""
+    """The user has only just started it, and is waiting."""
     rig.problem = PySparkException(
         "x\nbraidmq.spark.options.OptionError: option path: is missing\n"
     )
@@ -234,7 +234,7 @@ def test_a_query_that_cannot_begin_fails_at_once(rig: Rig) -> None:
 
 
 def test_a_dead_jvm_is_not_a_failed_query(rig: Rig) -> None:
-    """There is nothing to start again in."""
+    """There is nothing left to restart it in."""
     rig.query.look(0.0)
     rig.spark.fail(Py4JNetworkError("Error while receiving"))
 
@@ -243,7 +243,7 @@ def test_a_dead_jvm_is_not_a_failed_query(rig: Rig) -> None:
 
 
 def test_a_stop_waits_for_the_batch_that_is_being_written(rig: Rig) -> None:
-    """And for Spark's note that it is done; a batch that comes then is refused."""
+    """And for Spark to commit it; a batch that begins after that is refused."""
     writing, go_on = Event(), Event()
     write = rig.write
 
@@ -252,7 +252,7 @@ def test_a_stop_waits_for_the_batch_that_is_being_written(rig: Rig) -> None:
         assert go_on.wait(10)
         return write(frame, batch)
 
-    object.__setattr__(rig.query._stream, "write", slowly)  # noqa: SLF001 - to hold it up
+    object.__setattr__(rig.query._stream, "write", slowly)  # noqa: SLF001 - to delay the batch
     rig.query.look(0.0)
     batch = Thread(target=rig.spark.run_batch, args=(0,))
     batch.start()
@@ -268,7 +268,7 @@ def test_a_stop_waits_for_the_batch_that_is_being_written(rig: Rig) -> None:
 
     assert not rig.spark.isActive
     assert (rig.spark.checkpoint / "commits" / "0").exists()
-    assert ["archive: batch 0, 7 rows"] == [told[:24] for told in rig.lines]
+    assert ["archive: batch 0, 7 rows"] == [line[:24] for line in rig.lines]
     with pytest.raises(StoppingError):
         rig.spark.run_batch(1)
     rig.spark.fail(PySparkException("stopped"))
@@ -276,7 +276,7 @@ def test_a_stop_waits_for_the_batch_that_is_being_written(rig: Rig) -> None:
 
 
 def test_a_query_that_has_not_begun_can_be_stopped(rig: Rig) -> None:
-    """There is nothing to end."""
+    """There is nothing to stop."""
     rig.query.stop()
 
     assert 0 == rig.spark.starts
@@ -294,28 +294,28 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return Checkpoint(tmp_path)
 
 
-def test_the_end_is_what_the_sources_say(checkpoint: Checkpoint) -> None:
-    """Not what Spark notes besides, as the time of day."""
+def test_the_end_of_a_batch_is_the_offsets_of_its_sources(checkpoint: Checkpoint) -> None:
+    """Without the other things that Spark records there, such as the time of day."""
     assert '{"offset": 101} {"offset": 7}' == checkpoint.end(0)
 
 
 def test_a_batch_begins_where_the_one_before_ends(checkpoint: Checkpoint) -> None:
-    """The first one has none."""
+    """The first one has no start."""
     assert "" == checkpoint.start(0)
     assert checkpoint.end(0) == checkpoint.start(1)
 
 
 def test_a_batch_that_was_not_planned_has_no_end(checkpoint: Checkpoint) -> None:
-    """It cannot be written, then."""
+    """So it cannot be written."""
     with pytest.raises(FileNotFoundError):
         checkpoint.end(1)
 
 
-def test_a_query_is_known_by_its_checkpoint(checkpoint: Checkpoint) -> None:
-    """For as long as there is one."""
+def test_the_checkpoint_holds_the_id_of_its_query(checkpoint: Checkpoint) -> None:
+    """The id lasts as long as the checkpoint does."""
     assert "3f0b34a7-7a1c" == checkpoint.query_id()
 
 
 def test_a_batch_is_committed_when_spark_says_so(checkpoint: Checkpoint) -> None:
-    """It does not come again then."""
+    """Spark does not repeat it then."""
     assert (True, False) == (checkpoint.is_committed(0), checkpoint.is_committed(1))

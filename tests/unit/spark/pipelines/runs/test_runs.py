@@ -1,4 +1,4 @@
-"""A run of a pipeline, as far as it needs no JVM."""
+"""A run of a pipeline, as far as it can be tested without a JVM."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from braidmq.spark.pipelines.runs.guards import QUERY_LOCK, held
 from braidmq.spark.pipelines.runs.runs import Plan, Run, Stream, signals
 
 
-def played_session() -> Any:  # noqa: ANN401 - as much of a session as a run asks for
+def fake_session() -> Any:  # noqa: ANN401 - as much of a session as a run uses
     server = SimpleNamespace(handle_error=print)
     context = SimpleNamespace(setLogLevel=print, _accumulatorServer=server)
     return SimpleNamespace(sparkContext=context)
@@ -32,7 +32,7 @@ def run_of(out: Path, checkpoint: Path | None = None) -> Run:
     return Run("archive", Plan({"path": "data"}, out, checkpoint), lambda _line: None)
 
 
-def test_a_checkpoint_is_hidden_in_the_output_or_where_it_was_told(tmp_path: Path) -> None:
+def test_a_checkpoint_is_in_the_output_or_where_the_user_put_it(tmp_path: Path) -> None:
     """Each of several streams has its own."""
     assert tmp_path / "_checkpoint" == run_of(tmp_path).checkpoint()
     assert tmp_path / "_checkpoint" / "a" == run_of(tmp_path).checkpoint("a")
@@ -40,7 +40,7 @@ def test_a_checkpoint_is_hidden_in_the_output_or_where_it_was_told(tmp_path: Pat
 
 
 def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
-    """The second is told so before anything is started."""
+    """The second is refused before anything is started."""
     with (
         held(tmp_path / "out", "--out", QUERY_LOCK),
         pytest.raises(ConfigError, match=r"--out: .*out is being used by another run"),
@@ -50,7 +50,7 @@ def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_sets_the_event_and_nothing_else(number: signal.Signals) -> None:
-    """Handlers that were there before are back behind it."""
+    """The previous handlers are restored afterwards."""
     before = signal.getsignal(number)
     stopping = Event()
     with signals(stopping):
@@ -66,16 +66,16 @@ STOPPED = "archive: stopped; the next run resumes here"
 @pytest.mark.parametrize(
     "problem", [None, PySparkException("gone"), ConnectionResetError()], ids=repr
 )
-def test_a_signal_while_spark_comes_up_ends_the_run(
+def test_a_signal_while_spark_starts_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception | None
 ) -> None:
-    """No query is begun, whether Spark comes up or was ended as well."""
+    """No query begins, whether Spark starts or the signal ended it as well."""
 
-    def session(*_args: object, **_more: object) -> Any:  # noqa: ANN401 - a Spark that is played
+    def session(*_args: object, **_more: object) -> Any:  # noqa: ANN401 - a fake Spark
         os.kill(os.getpid(), signal.SIGTERM)
         if problem is not None:
             raise problem
-        return played_session()
+        return fake_session()
 
     monkeypatch.setattr(runs, "session", session)
     lines: list[str] = []
@@ -85,12 +85,12 @@ def test_a_signal_while_spark_comes_up_ends_the_run(
     assert [STOPPED] == lines
 
 
-def test_a_query_that_fails_is_an_error_though_the_others_are_stopped_then(
+def test_a_failed_query_is_an_error_though_the_others_are_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No signal has come: it is not an end."""
-    played = played_session()
-    monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
+    """No signal has come, so this is not a normal end."""
+    fake = fake_session()
+    monkeypatch.setattr(runs, "session", lambda *_args, **_more: fake)
     lines: list[str] = []
 
     def frame() -> NoReturn:
@@ -103,14 +103,14 @@ def test_a_query_that_fails_is_an_error_though_the_others_are_stopped_then(
     assert [] == lines
 
 
-def test_an_interrupt_ends_a_run_as_any_signal_whatever_spark_sets(
+def test_an_interrupt_ends_a_run_whatever_handler_spark_installs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own handler would break into the batch."""
+    """Spark's handler would break into the batch."""
 
-    def session(*_args: object, **_more: object) -> Any:  # noqa: ANN401 - a Spark that is played
+    def session(*_args: object, **_more: object) -> Any:  # noqa: ANN401 - a fake Spark
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        return played_session()
+        return fake_session()
 
     monkeypatch.setattr(runs, "session", session)
     run = run_of(tmp_path)
@@ -121,7 +121,7 @@ def test_an_interrupt_ends_a_run_as_any_signal_whatever_spark_sets(
 
 
 class SparkStoppedError(Py4JError):  # type: ignore[misc]  # its parent has no types
-    """What a JVM answers that is ending: an error of Java, and not silence."""
+    """What a JVM that is shutting down answers: a Java error, not silence."""
 
     java_exception = object()
 
@@ -132,14 +132,14 @@ ENDS: dict[str, tuple[Exception, bool]] = {
     "Spark has failed": (QueryFailedError("archive", "Job 1 cancelled"), True),
     "Spark is gone": (JavaGoneError("archive"), True),
     "Spark does not answer": (EOFError(), True),
-    "the user is wrong": (ConfigError("--out", "is bad"), False),
+    "an invalid option": (ConfigError("--out", "is bad"), False),
     "the disk is full": (OSError(28, "No space left on device"), False),
 }
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_what_a_signal_broke_is_an_end_and_no_error(tmp_path: Path, case: str) -> None:
-    """Only what is Spark's; and without a signal all of it is an error."""
+def test_a_failure_of_spark_after_a_signal_is_a_normal_end(tmp_path: Path, case: str) -> None:
+    """Only Spark's own failures; without a signal each of them is an error."""
     error, is_end = ENDS[case]
     lines: list[str] = []
     run = Run("archive", Plan({}, tmp_path), lines.append)
@@ -161,9 +161,9 @@ def test_what_a_signal_broke_is_an_end_and_no_error(tmp_path: Path, case: str) -
 def test_a_signal_that_spark_gets_too_ends_the_run_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception | None
 ) -> None:
-    """Its queries cannot be stopped any more, and all of them are tried."""
-    played = played_session()
-    monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
+    """Its queries can no longer be stopped, but the run tries each of them."""
+    fake = fake_session()
+    monkeypatch.setattr(runs, "session", lambda *_args, **_more: fake)
     stopped: list[str] = []
 
     class Ending:
@@ -191,8 +191,8 @@ def test_a_signal_that_spark_gets_too_ends_the_run_in_one_line(
     assert {"archive a", "archive b"} == set(stopped)
 
 
-def test_spark_may_be_ended_a_moment_before_the_run_is(tmp_path: Path) -> None:
-    """Whoever signals a group of processes signals one after the other."""
+def test_spark_may_end_a_moment_before_the_run_gets_its_signal(tmp_path: Path) -> None:
+    """The processes of a group are signalled one after the other."""
     lines: list[str] = []
     run = Run("archive", Plan({}, tmp_path), lines.append)
     later = Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
@@ -208,24 +208,26 @@ def test_spark_may_be_ended_a_moment_before_the_run_is(tmp_path: Path) -> None:
     assert [STOPPED] == lines
 
 
-def test_a_broker_has_to_answer_before_spark_is_started(
+def test_the_broker_must_answer_before_spark_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once; whoever asks for the session then does not wait for it again."""
-    played = played_session()
-    met: list[tuple[object, ...]] = []
-    monkeypatch.setattr(runs, "session", lambda *_args, **_more: played)
-    monkeypatch.setattr(runs, "check_broker", lambda *args, needed: met.append((*args, needed)))
+    """Once: taking the session afterwards does not wait for it again."""
+    fake = fake_session()
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(runs, "session", lambda *_args, **_more: fake)
+    monkeypatch.setattr(
+        runs, "check_broker", lambda *args, needed: calls.append((*args, needed))
+    )
     run = run_of(tmp_path)
     run.check_broker()
 
-    assert run.spark is played
-    assert [("archive", {"path": "data"}, False)] == met
+    assert run.spark is fake
+    assert [("archive", {"path": "data"}, False)] == calls
     grouped = {"path": "data", "groupId": "g"}
     for _ in range(2):
         Run("archive", Plan(grouped, tmp_path / "new"), print).check_broker()
         (tmp_path / "new" / "_checkpoint").mkdir(parents=True, exist_ok=True)
-    assert [("archive", grouped, True), ("archive", grouped, False)] == met[1:]
+    assert [("archive", grouped, True), ("archive", grouped, False)] == calls[1:]
 
 
 def test_in_another_thread_signals_are_left_alone() -> None:
@@ -244,24 +246,24 @@ def test_in_another_thread_signals_are_left_alone() -> None:
     assert [before] == found
 
 
-def test_what_a_jvm_says_while_it_starts_goes_into_a_file(
+def test_the_output_of_a_starting_jvm_goes_to_a_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The terminal is for progress."""
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     with runs._errors_into(tmp_path / "log"):  # noqa: SLF001 - around the start of a JVM
         os.write(2, b"WARNING: incubator\n")
-    os.write(2, b"behind\n")
+    os.write(2, b"after\n")
 
     assert "WARNING: incubator\n" == (tmp_path / "log").read_text()
-    assert "behind\n" == capfd.readouterr().err
+    assert "after\n" == capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("problem", "is_told"), [(EOFError, False), (ValueError, True)])
-def test_a_jvm_that_hangs_up_is_not_told_by_the_server_of_accumulators(
-    capsys: pytest.CaptureFixture[str], problem: type[Exception], is_told: bool
+@pytest.mark.parametrize(("problem", "is_reported"), [(EOFError, False), (ValueError, True)])
+def test_the_accumulator_server_does_not_report_a_jvm_that_hangs_up(
+    capsys: pytest.CaptureFixture[str], problem: type[Exception], is_reported: bool
 ) -> None:
-    """Which has a thread of its own; anything else that goes wrong there is told as before."""
+    """It has a thread of its own; any other failure there is reported as before."""
 
     class Failing(BaseRequestHandler):
         def handle(self) -> NoReturn:
@@ -272,4 +274,4 @@ def test_a_jvm_that_hangs_up_is_not_told_by_the_server_of_accumulators(
         with create_connection(("127.0.0.1", server.server_address[1])):
             server.handle_request()
 
-    assert is_told == ("Exception occurred" in capsys.readouterr().err)
+    assert is_reported == ("Exception occurred" in capsys.readouterr().err)

@@ -1,4 +1,4 @@
-"""What becomes of a batch, whatever happens between two of its steps."""
+"""Batches are written exactly once, wherever the process is killed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,16 +15,16 @@ from tests.unit.spark.pipelines.written import decide, rows, seen, seen_rows
 
 FIRST = [rows(0, 20)]
 SECOND = [rows(20, 12), rows(32, 8)]
-SECOND_CUT_OTHERWISE = [rows(20, 20)]
-"""Fewer files than before: to put them in the end of others would not be enough."""
+SECOND_CUT_DIFFERENTLY = [rows(20, 20)]
+"""Fewer files than before, so that overwriting the old names would not be enough."""
 
 
 class KilledError(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 class MortalDisk(Disk):
-    """A disk whose user is killed before a call that changes something."""
+    """A disk that kills its user before a call that changes something."""
 
     calls_left = 10**9
 
@@ -54,7 +54,7 @@ def mortal(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[MortalDisk]]:
 
 
 def write(out: Path, batch_id: int, tables: list[pa.Table], end: str = "") -> None:
-    """Write a batch as a table does, in one life."""
+    """Write a batch as a table does, in one process."""
     batches = Batches(out)
     record = batches.decided(Batch("query", batch_id, end))
     if record is None or not batches.finish(record):
@@ -62,14 +62,14 @@ def write(out: Path, batch_id: int, tables: list[pa.Table], end: str = "") -> No
 
 
 def steps_of(out: Path) -> int:
-    """How many calls there are at which a life can end."""
+    """Count the calls at which the process can be killed."""
     before = MortalDisk.calls_left = 10**6
     write(out, 0, FIRST)
     return before - MortalDisk.calls_left
 
 
 def test_a_batch_is_seen_when_it_is_written(tmp_path: Path) -> None:
-    """Under names that carry its number, and nothing is left of its staging."""
+    """Its files carry its number, and nothing is left in the staging directory."""
     write(tmp_path, 7, FIRST)
     names = {file.name for file in tmp_path.glob("date=*/*/*")}
 
@@ -79,10 +79,10 @@ def test_a_batch_is_seen_when_it_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whenever_it_is_killed_each_row_is_seen_once(
+def test_each_row_is_seen_once_wherever_the_write_is_killed(
     tmp_path: Path, mortal: type[MortalDisk]
 ) -> None:
-    """At no moment twice, at the end all of them, cut as they were or otherwise."""
+    """Never twice, and in the end all rows, even if the repeat cuts its files differently."""
     steps = steps_of(tmp_path / "counted")
     finals = set()
     for step in range(steps):
@@ -99,45 +99,47 @@ def test_whenever_it_is_killed_each_row_is_seen_once(
         assert after == [row["offset"] for row in seen_rows(out)]
         finals.add(len(after))
 
-        write(out, 1, SECOND_CUT_OTHERWISE)
+        write(out, 1, SECOND_CUT_DIFFERENTLY)
         assert list(range(40)) == seen(out)
 
-    assert {20, 40} < finals  # some of them in the middle of their renames
+    assert {20, 40} < finals  # some were killed in the middle of their renames
     assert steps > 12
 
 
-class NotingDisk(Disk):
-    """A disk that says what was made durable, and what got its name, in order."""
+class RecordingDisk(Disk):
+    """A disk that records its syncs and renames in order."""
 
-    said: ClassVar[list[tuple[str, str]]] = []
+    calls: ClassVar[list[tuple[str, str]]] = []
 
     def rename(self, old: str, new: str) -> None:
-        NotingDisk.said.append(("rename", new))
+        RecordingDisk.calls.append(("rename", new))
         super().rename(old, new)
 
     def sync_dir(self, path: str) -> None:
-        NotingDisk.said.append(("sync", path))
+        RecordingDisk.calls.append(("sync", path))
         super().sync_dir(path)
 
 
-def test_all_ways_to_a_decision_are_durable_before_it(
+def test_the_directories_of_a_record_are_durable_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut that took a directory would take the record and leave the files."""
-    monkeypatch.setattr(module, "Disk", NotingDisk)
-    monkeypatch.setattr(NotingDisk, "said", [])
+    """A power cut that lost a directory would lose the record and leave the files."""
+    monkeypatch.setattr(module, "Disk", RecordingDisk)
+    monkeypatch.setattr(RecordingDisk, "calls", [])
     write(tmp_path, 0, FIRST)
-    decided = NotingDisk.said.index(("rename", f"{module.RECORDS}/rows/0000000000.{INTENT}"))
-    durable = {path for what, path in NotingDisk.said[:decided] if what == "sync"}
+    decided = RecordingDisk.calls.index(
+        ("rename", f"{module.RECORDS}/rows/0000000000.{INTENT}")
+    )
+    durable = {path for what, path in RecordingDisk.calls[:decided] if what == "sync"}
 
-    ways = {"", module.STATE, module.RECORDS, module.STAGING, f"{module.STAGING}/rows"}
-    assert ways < durable
+    directories = {"", module.STATE, module.RECORDS, module.STAGING, f"{module.STAGING}/rows"}
+    assert directories < durable
     assert 1 == sum(path.startswith(f"{module.STAGING}/rows/") for path in durable)
-    assert ("sync", f"{module.RECORDS}/rows") == NotingDisk.said[decided + 1]
+    assert ("sync", f"{module.RECORDS}/rows") == RecordingDisk.calls[decided + 1]
 
 
-def test_a_repeat_is_nothing_but_a_look(tmp_path: Path) -> None:
-    """Whatever it would bring; not even the files are touched."""
+def test_a_repeated_batch_changes_nothing(tmp_path: Path) -> None:
+    """Whatever rows it has; the files are not even touched."""
     write(tmp_path, 0, FIRST, "up to 20")
     before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.parquet")}
     write(tmp_path, 0, SECOND, "up to 20")
@@ -146,10 +148,10 @@ def test_a_repeat_is_nothing_but_a_look(tmp_path: Path) -> None:
     assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.parquet")}
 
 
-def test_a_batch_whose_staged_files_were_cleaned_away_is_written_anew(
+def test_a_batch_whose_staged_files_were_deleted_is_written_again(
     tmp_path: Path, mortal: type[MortalDisk]
 ) -> None:
-    """What had its name already goes first: twice is worse than later."""
+    """Files already in place are removed first: late rows are better than duplicates."""
     write(tmp_path, 0, FIRST)
     batches = Batches(tmp_path)
     record = decide(batches, 1, SECOND)
@@ -168,15 +170,15 @@ def test_a_batch_whose_staged_files_were_cleaned_away_is_written_anew(
 
 
 def test_another_query_is_refused(tmp_path: Path) -> None:
-    """Its batches have the same numbers and other rows."""
+    """Its batches have the same numbers but other rows."""
     write(tmp_path, 3, FIRST)
 
     with pytest.raises(Foreign, match=r"batch 3 belongs to the query query; .*an empty --out"):
         Batches(tmp_path).decided(Batch("other", 4, ""))
 
 
-def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
-    """A batch that ends elsewhere, or comes again behind later ones, has other rows."""
+def test_a_checkpoint_that_was_rolled_back_is_refused(tmp_path: Path) -> None:
+    """A batch that ends elsewhere, or is repeated after later ones, has other rows."""
     write(tmp_path, 3, FIRST, "20")
 
     with pytest.raises(Foreign, match=r"batch 3 is written up to '20', but .* at '30'"):
@@ -186,7 +188,7 @@ def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
 
 
 def test_writers_of_one_table_are_told_apart_by_name(tmp_path: Path) -> None:
-    """Each has its own batches, and its own name in those of files."""
+    """Each has its own batches, and its files carry its name."""
     one, other = Batches(tmp_path, "one"), Batches(tmp_path, "other")
     one.finish(decide(one, 0, FIRST))
     other.finish(decide(other, 0, SECOND))
@@ -195,7 +197,7 @@ def test_writers_of_one_table_are_told_apart_by_name(tmp_path: Path) -> None:
     assert {"one", "other"} == {f.name.split("-")[2] for f in tmp_path.rglob("*.parquet")}
 
 
-def test_what_failed_attempts_have_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_failed_attempts_are_removed(tmp_path: Path) -> None:
     """But not what a decided batch still needs."""
     batches = Batches(tmp_path)
     abandoned = batches.new_stage()
@@ -209,7 +211,7 @@ def test_what_failed_attempts_have_left_is_removed(tmp_path: Path) -> None:
 
 
 def test_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that is as old as that cannot come again."""
+    """A batch that old cannot be repeated."""
     monkeypatch.setattr(module, "RECORDS_KEPT", 4)
     for batch_id in range(7):
         write(tmp_path, batch_id, [rows(batch_id, 1)])

@@ -1,4 +1,4 @@
-"""Small files become few, and a reader sees each row once before and after."""
+"""Compaction: many small files become few, and a reader always sees each row once."""
 
 import resource
 from contextlib import suppress
@@ -30,7 +30,7 @@ def files_of(out: Path) -> list[Path]:
     return sorted(out.rglob("*.parquet"))
 
 
-def test_a_directory_has_one_file_and_the_same_rows(out: Path) -> None:
+def test_each_directory_ends_up_with_one_file_and_the_same_rows(out: Path) -> None:
     """In order, and nothing is left beside the table."""
     before = seen_rows(out)
     assert 6 * BATCHES == len(files_of(out))
@@ -46,17 +46,17 @@ def test_a_directory_has_one_file_and_the_same_rows(out: Path) -> None:
 
 
 class KilledError(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
-@pytest.mark.parametrize("when", ["before", "behind"])
-def test_killed_at_its_one_rename_each_row_is_seen_once(
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_each_row_is_seen_once_if_killed_at_the_exchange(
     out: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Before it nothing has happened, behind it everything; the next one tidies up."""
+    """Before it nothing has changed, after it everything; the next compaction cleans up."""
 
     def die(one: Path, other: Path) -> None:
-        if when == "behind":
+        if when == "after":
             exchange(one, other)
         raise KilledError
 
@@ -74,9 +74,7 @@ def test_killed_at_its_one_rename_each_row_is_seen_once(
     assert [out] == list(out.parent.iterdir())
 
 
-def test_batches_go_on_behind_it_and_are_merged_in_turn(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_batches_are_merged_in_turn(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A merged file that is small is merged again."""
     compact(out)
     batches = Batches(out)
@@ -92,7 +90,7 @@ def test_batches_go_on_behind_it_and_are_merged_in_turn(
 
 
 def place_files(directory: Path, names: list[str], large: str = "") -> None:
-    """Write files of a row each, numbered on; the *large* one has many."""
+    """Write files of one row each, with consecutive offsets; the *large* one has many."""
     directory.mkdir(parents=True, exist_ok=True)
     first = sum(len(offsets_of(file)) for file in directory.iterdir())
     for name in names:
@@ -106,8 +104,8 @@ def offsets_of(file: Path) -> list[int]:
     return found
 
 
-def laid_end_to_end(directory: Path) -> list[int]:
-    """The offsets as they lie, file by file, each file where its first row belongs."""
+def offsets_in_file_order(directory: Path) -> list[int]:
+    """Concatenate the offsets of all files, in the order of their first offsets."""
     files = sorted(map(offsets_of, directory.iterdir()), key=lambda offsets: offsets[0])
     return [offset for offsets in files for offset in offsets]
 
@@ -117,7 +115,7 @@ def batch_files(numbers: range, part: int = 0) -> list[str]:
 
 
 def test_rows_keep_their_order_through_any_number_of_compactions(tmp_path: Path) -> None:
-    """What was merged before stands before what came since, though its name does not."""
+    """Rows merged earlier stay before newer ones, although the file names sort otherwise."""
     directory = tmp_path / "out" / "date=2026-01-01"
     for first in range(0, 32, 8):
         place_files(directory, batch_files(range(first, first + 8)))
@@ -127,10 +125,8 @@ def test_rows_keep_their_order_through_any_number_of_compactions(tmp_path: Path)
         assert list(range(first + 8)) == offsets_of(file)
 
 
-def test_a_large_file_stays_as_it_is_and_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is linked, and not read; those before it and those behind it are merged apart."""
+def test_a_large_file_is_left_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is linked, not read; the files before it and after it are merged separately."""
     directory = tmp_path / "out" / "date=2026-01-01"
     names = batch_files(range(10))
     names[5:5] = batch_files(range(4, 5), part=1)
@@ -143,10 +139,10 @@ def test_a_large_file_stays_as_it_is_and_where_it_is(
     expected += [f"merged-{4:010d}-{9:010d}-0001.parquet"]
     assert expected == sorted(file.name for file in directory.iterdir())
     assert inode == (directory / names[4]).stat().st_ino
-    assert list(range(2010)) == laid_end_to_end(directory)
+    assert list(range(2010)) == offsets_in_file_order(directory)
     place_files(directory, batch_files(range(10, 18)))
     assert 1 == compact(tmp_path / "out")
-    assert list(range(2018)) == laid_end_to_end(directory)
+    assert list(range(2018)) == offsets_in_file_order(directory)
     assert 0 == compact(tmp_path / "out")
 
 
@@ -154,33 +150,33 @@ def test_each_of_several_writers_keeps_its_order(tmp_path: Path) -> None:
     """Their batches have the same numbers, and one may be far behind another."""
     directory = tmp_path / "out" / "date=2026-01-01"
     directory.mkdir(parents=True)
-    brought: dict[str, int] = {"a": 0, "b": 0, "0000000007": 0}
+    written: dict[str, int] = {"a": 0, "b": 0, "0000000007": 0}
     for step, writer in enumerate(["a", "a", "b", "a", "0000000007", "b", "a", "b"]):
         for _ in range(8):
-            number = brought[writer]
-            brought[writer] += 1
+            number = written[writer]
+            written[writer] += 1
             row = pa.table({"writer": [writer], "offset": [number]})
             pq.write_table(row, directory / f"batch-{number:010d}-{writer}-0000.parquet")
         assert 1 == compact(tmp_path / "out"), step
 
     (file,) = directory.iterdir()
     rows = pq.ParquetFile(file).read().to_pylist()
-    for writer, count in brought.items():
+    for writer, count in written.items():
         assert list(range(count)) == [r["offset"] for r in rows if r["writer"] == writer]
 
 
-def test_files_of_others_are_left_as_they_are(tmp_path: Path) -> None:
-    """Nobody knows where their rows belong."""
+def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
+    """Compaction cannot know where their rows belong."""
     directory = tmp_path / "out" / "date=2026-01-01"
     place_files(directory, [*batch_files(range(8)), "mine.parquet"])
 
     assert 1 == compact(tmp_path / "out")
-    assert list(range(9)) == laid_end_to_end(directory)
+    assert list(range(9)) == offsets_in_file_order(directory)
     assert [8] == offsets_of(directory / "mine.parquet")
 
 
 def test_any_number_of_files_is_merged_with_few_of_them_open(tmp_path: Path) -> None:
-    """A day of batches of ten seconds has thousands."""
+    """A day of ten-second batches has thousands."""
     directory = tmp_path / "out" / "date=2026-01-01"
     place_files(directory, batch_files(range(80)))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -190,21 +186,21 @@ def test_any_number_of_files_is_merged_with_few_of_them_open(tmp_path: Path) -> 
         assert 1 == compact(tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert list(range(80)) == laid_end_to_end(directory)
+    assert list(range(80)) == offsets_in_file_order(directory)
 
 
-NO_PLACE_BESIDE = {"a mount point": "out", "a long name": "o" * 250}
+NO_ROOM_BESIDE = {"a mount point": "out", "a long name": "o" * 250}
 
 
-@pytest.mark.parametrize("name", NO_PLACE_BESIDE.values(), ids=NO_PLACE_BESIDE)
-@pytest.mark.parametrize("when", ["never", "before", "behind"])
-def test_a_table_with_no_place_beside_it_is_compacted_inside(
+@pytest.mark.parametrize("name", NO_ROOM_BESIDE.values(), ids=NO_ROOM_BESIDE)
+@pytest.mark.parametrize("when", ["never", "before", "after"])
+def test_a_table_with_no_room_beside_it_is_compacted_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, when: str
 ) -> None:
-    """Where no reader that passes over hidden names looks; killed there, it is tidied up."""
+    """In a hidden directory, which readers skip and the next compaction cleans up."""
     out = tmp_path / name
     place_files(out / "date=2026-01-01", batch_files(range(8)))
-    if len(name) < 10:  # no directory can be there, as if it were another file system's
+    if len(name) < 10:  # a file is in the way, as if the parent were on another file system
         (tmp_path / f".{name}.compaction").write_text("")
 
     def die(one: Path, other: Path) -> None:
@@ -221,31 +217,29 @@ def test_a_table_with_no_place_beside_it_is_compacted_inside(
     assert list(range(8)) == sorted(pq.read_table(out).column("offset").to_pylist())
     compact(out)
 
-    assert list(range(8)) == laid_end_to_end(out / "date=2026-01-01")
+    assert list(range(8)) == offsets_in_file_order(out / "date=2026-01-01")
     assert 1 == len(files_of(out))
 
 
-def test_a_link_to_a_table_is_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_to_a_table_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is beside the link may be on another disk."""
     place_files(tmp_path / "far" / "out" / "date=2026-01-01", batch_files(range(8)))
     (tmp_path / "near").mkdir()
     (tmp_path / "near" / "link").symlink_to(tmp_path / "far" / "out")
     used = []
 
-    def noting(one: Path, other: Path) -> None:
+    def recording(one: Path, other: Path) -> None:
         used.append(one)
         exchange(one, other)
 
-    monkeypatch.setattr(compaction, "exchange", noting)
+    monkeypatch.setattr(compaction, "exchange", recording)
     assert 1 == compact(tmp_path / "near" / "link")
     assert [tmp_path / "far"] == [end.parents[1] for end in used]
-    assert list(range(8)) == laid_end_to_end(tmp_path / "far" / "out" / "date=2026-01-01")
+    assert list(range(8)) == offsets_in_file_order(tmp_path / "far" / "out" / "date=2026-01-01")
 
 
 def test_a_table_with_an_unfinished_batch_is_left_alone(out: Path) -> None:
-    """Its files would go into a directory that is not the table's any more."""
+    """Its files would go into a directory that no longer belongs to the table."""
     batches = Batches(out)
     record = decide(batches, BATCHES, [rows(BATCHES * 10, 10)])
 
@@ -257,7 +251,7 @@ def test_a_table_with_an_unfinished_batch_is_left_alone(out: Path) -> None:
 def test_files_of_an_older_schema_are_merged_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they lack is null."""
+    """Columns that they lack are null."""
     monkeypatch.setattr(compaction, "FILES_MIN", 2)
     directory = tmp_path / "out" / "date=2026-01-01"
     directory.mkdir(parents=True)
@@ -272,7 +266,7 @@ def test_files_of_an_older_schema_are_merged_too(
 
 
 def test_row_groups_are_bounded(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory does not grow with what is merged."""
+    """Memory does not grow with the size of the merge."""
     monkeypatch.setattr(compaction, "ROW_GROUP_BYTES", 1)
     before = seen_rows(out)
     compact(out)
@@ -281,8 +275,8 @@ def test_row_groups_are_bounded(out: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert before == seen_rows(out)
 
 
-def test_a_file_system_that_cannot_says_so(tmp_path: Path) -> None:
-    """As any failure of the exchange: nothing has changed."""
+def test_a_failed_exchange_says_what_to_do(tmp_path: Path) -> None:
+    """It leaves everything as it was."""
     (tmp_path / "one").mkdir()
 
     with pytest.raises(CannotExchangeError, match=r"No such file.*; leave --compact out"):

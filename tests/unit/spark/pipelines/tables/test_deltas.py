@@ -1,4 +1,4 @@
-"""Tables in the format of Delta Lake, as its own library reads them."""
+"""Tables in Delta Lake's format, as its own library reads them."""
 
 from pathlib import Path
 
@@ -31,8 +31,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def test_batches_are_commits_with_their_transaction(root: Path) -> None:
-    """Columns of directories are columns of the table; rows are counted without a look."""
+def test_each_batch_is_a_commit_with_its_transaction(root: Path) -> None:
+    """Keys of directories are columns of the table; the log has the row counts."""
     root.mkdir()
     append(root, 0, rows(0, 10))
     append(root, 1, rows(10, 5))
@@ -50,8 +50,8 @@ def test_batches_are_commits_with_their_transaction(root: Path) -> None:
     assert 15 == sum(counts)
 
 
-def test_a_batch_is_known_by_query_and_number(root: Path) -> None:
-    """Earlier ones with it: they come in order."""
+def test_a_batch_is_recognised_by_query_and_number(root: Path) -> None:
+    """Earlier batches count as written too: they come in order."""
     root.mkdir()
     assert not deltas.has_batch(root, "query", 0)
     append(root, 3, rows(0, 10))
@@ -60,22 +60,22 @@ def test_a_batch_is_known_by_query_and_number(root: Path) -> None:
     assert not deltas.has_batch(root, "other", 3)
 
 
-def test_files_of_an_attempt_without_commit_are_seen_by_nobody(root: Path) -> None:
-    """A repeat puts its own in their place."""
+def test_files_of_an_uncommitted_attempt_are_invisible(root: Path) -> None:
+    """A repeat writes its own in their place."""
     root.mkdir()
     append(root, 0, rows(0, 10))
     stage = root.parent / "killed"
     stage.mkdir()
     files = stage_rows(stage, [rows(10, 7)], Layout(KEYS)).files
-    deltas._placed(root, stage, files, 1, "")  # noqa: SLF001 - killed behind its renames
+    deltas._placed(root, stage, files, 1, "")  # noqa: SLF001 - killed after its renames
 
     assert list(range(10)) == offsets_of(root)
     append(root, 1, rows(10, 5))
     assert list(range(15)) == offsets_of(root)
 
 
-def test_nothing_is_no_commit(root: Path) -> None:
-    """There is no schema to make a table of."""
+def test_an_empty_batch_makes_no_commit(root: Path) -> None:
+    """There is no schema to create a table with."""
     root.mkdir()
     append(root, 0, rows(0, 0))
 
@@ -83,7 +83,7 @@ def test_nothing_is_no_commit(root: Path) -> None:
 
 
 def test_small_files_are_merged(root: Path) -> None:
-    """By the library, in a commit of its own; before there is a table, not at all."""
+    """By the library, in a commit of its own; a table that does not exist yet is left alone."""
     root.mkdir()
     deltas.compact(root)
     for number in range(3):
@@ -96,8 +96,8 @@ def test_small_files_are_merged(root: Path) -> None:
     assert deltas.has_batch(root, "query", 2)
 
 
-def test_the_types_of_keys_are_those_of_the_rows() -> None:
-    """Only of columns that are not in the files."""
+def test_keys_have_the_types_of_the_rows() -> None:
+    """Only keys that are not columns of the files are listed."""
     keys = (Key("date"), Key("topic", "topic_dir", kept=True))
 
     assert TYPES == deltas.key_types(keys, from_arrow_schema(rows(0, 1).schema))

@@ -1,4 +1,4 @@
-"""Where rows of a table lie."""
+"""Where the rows of a table are stored."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def table(found: Sequence[tuple[date | None, str]], chunks: int = 1) -> pa.Table
 def test_each_row_is_in_its_directory_once_in_order(
     found: list[tuple[date | None, str]], chunks: int
 ) -> None:
-    """As a plain loop would put them."""
+    """As a plain loop would place them."""
     expected = defaultdict(list)
     for n, (day, topic) in enumerate(found):
         shown = NULL_NAME if day is None else day.isoformat()
@@ -57,8 +57,8 @@ def test_each_row_is_in_its_directory_once_in_order(
         assert ["date"] == list(partition.values)
 
 
-def test_values_are_those_of_columns_that_only_the_directory_has() -> None:
-    """As a reader of its name gets them back."""
+def test_partition_values_are_of_columns_that_only_the_directory_has() -> None:
+    """As a reader parses them from its name."""
     (partition,) = Layout(KEYS).partitions(table([(date(2026, 1, 1), "a")]))
 
     assert {"date": "2026-01-01"} == partition.values
@@ -77,7 +77,7 @@ def test_a_table_without_keys_is_one_directory() -> None:
 
 
 def test_a_branch_has_its_own_columns_under_its_own_names() -> None:
-    """Rows say to which branch they belong; that column goes nowhere."""
+    """A column names the branch of each row, and is not stored."""
     layout = Layout((Key("date"),), "topic", {"a": {"number": "n"}, "b/c": {}})
     found = [(date(2026, 1, 1), "a"), (date(2026, 1, 1), "b/c"), (date(2026, 1, 1), "a")]
     partitions = {partition.branch: partition for partition in layout.partitions(table(found))}
@@ -87,23 +87,23 @@ def test_a_branch_has_its_own_columns_under_its_own_names() -> None:
     assert [] == partitions["b/c"].rows.column_names
 
 
-def test_a_row_of_no_branch_is_not_passed_over() -> None:
-    """It is our own mistake, and it stops the batch."""
+def test_a_row_of_an_unknown_branch_stops_the_batch() -> None:
+    """It is our own mistake, and must not lose the row silently."""
     layout = Layout((), "topic", {"a": {}})
 
     with pytest.raises(KeyError):
         list(layout.partitions(table([(None, "b")])))
 
 
-def test_a_layout_travels_as_text() -> None:
-    """It is an option of the format that stages."""
+def test_a_layout_survives_a_round_trip_through_json() -> None:
+    """It is an option of the staging data source."""
     layout = Layout(KEYS, "topic", {"a": {"number": "n"}})
 
     assert layout == Layout.from_json(layout.to_json())
 
 
 def test_a_column_and_its_directory_do_not_share_a_name() -> None:
-    """Readers that find both fail, or believe the directory."""
+    """Readers that find both fail, or trust the directory."""
     with pytest.raises(AssertionError):
         Key("topic", "topic", kept=True)
     with pytest.raises(AssertionError):
@@ -124,8 +124,8 @@ GOLDEN = {
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 
 
-def test_what_is_not_safe_is_escaped() -> None:
-    """The readable part, on record."""
+def test_unsafe_characters_are_escaped() -> None:
+    """In the readable part of the name."""
     found = {text: hashed_name(text)[: -len("0123456789abcdef")] for text in GOLDEN}
 
     assert GOLDEN == found
@@ -133,7 +133,7 @@ def test_what_is_not_safe_is_escaped() -> None:
 
 @given(texts)
 def test_a_name_is_bounded_and_begins_as_the_text_does(text: str) -> None:
-    """However it is cut, what is left of it is whole characters."""
+    """However it is cut, only whole characters are left."""
     name = hashed_name(text)
     readable, _, digest = name.rpartition(MARK)
 
@@ -145,7 +145,7 @@ def test_a_name_is_bounded_and_begins_as_the_text_does(text: str) -> None:
 
 
 def test_the_longest_topics_are_told_apart_by_their_ends() -> None:
-    """A name is cut, its hash is of the whole."""
+    """The name is cut, but its hash covers the whole topic."""
     longest = "t" * (TOPIC_BYTES_MAX - 1)
 
     assert hashed_name(longest + "a") != hashed_name(longest + "b")
@@ -153,14 +153,14 @@ def test_the_longest_topics_are_told_apart_by_their_ends() -> None:
 
 @given(texts, texts)
 def test_two_texts_have_two_names(one: str, other: str) -> None:
-    """Plain or hashed, and one of each."""
+    """Plain, hashed, or one of each."""
     ones, others = ({plain_name(text), hashed_name(text)} for text in (one, other))
 
     assert (one == other) == bool(ones & others)
 
 
-def test_a_name_that_can_be_a_directory_stays() -> None:
-    """Unless a directory of that name is there for something else, or it would be hidden."""
+def test_a_name_that_can_be_a_directory_is_kept() -> None:
+    """Unless the table uses that name itself, or readers would treat it as hidden."""
     kept = ["sensor.Temperature", "a-b_c", "7"]
 
     assert kept == list(map(plain_name, kept))

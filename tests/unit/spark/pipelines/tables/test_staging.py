@@ -1,4 +1,4 @@
-"""Staging, as a task does it; that Spark's tasks do it is tested with a session."""
+"""Staging as a task does it; tests/integration/spark has Spark's own tasks."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def offsets_of(directory: Path, names: list[str]) -> list[int]:
 
 
 def test_every_row_is_staged_once_and_counted(tmp_path: Path) -> None:
-    """The report has what the tasks were given, and what they have written."""
+    """The report has what the tasks received and what they wrote."""
     staged = stage_rows(tmp_path, [rows(0, 10), rows(10, 7), rows(0, 0)])
 
     assert (17, 17) == (staged.received, staged.rows)
@@ -39,15 +39,15 @@ def test_every_row_is_staged_once_and_counted(tmp_path: Path) -> None:
 
 
 def test_no_reader_takes_a_staged_file_for_one_of_the_table(tmp_path: Path) -> None:
-    """Not even one that looks into every directory for *.parquet."""
+    """Not even one that searches every directory for *.parquet."""
     staged = stage_rows(tmp_path, [rows(0, 10)])
 
     assert all(file.staged.endswith(SUFFIX) for file in staged.files)
     assert [] == seen_rows(tmp_path)
 
 
-def test_a_task_that_is_tried_again_stages_under_other_names(tmp_path: Path) -> None:
-    """Only what the attempt that counts has staged is reported."""
+def test_a_retried_task_stages_under_other_names(tmp_path: Path) -> None:
+    """Only the files of the attempt that counts are reported."""
     writer = StagingWriter(str(tmp_path), LAYOUT)
     first = writer.write(iter(rows(0, 10).to_batches()))
     second = writer.write(iter(rows(0, 10).to_batches()))
@@ -60,7 +60,7 @@ def test_a_task_that_is_tried_again_stages_under_other_names(tmp_path: Path) -> 
 
 
 def test_a_task_without_a_report_fails_the_batch(tmp_path: Path) -> None:
-    """Its rows would be missing, and nobody would know."""
+    """Its rows would silently be missing."""
     writer = StagingWriter(str(tmp_path), LAYOUT)
     report = writer.write(iter(rows(0, 10).to_batches()))
 
@@ -72,7 +72,7 @@ def test_a_task_without_a_report_fails_the_batch(tmp_path: Path) -> None:
 def test_a_task_holds_a_bounded_number_of_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It writes what it has when that is enough, and goes on; names stay in order."""
+    """It writes a file whenever its buffer is full; the names stay in order."""
     monkeypatch.setattr(staging, "BUFFER_BYTES_MAX", 1)
     batches = [batch for n in range(4) for batch in rows(n * 5, 5).to_batches()]
     writer = StagingWriter(str(tmp_path), Layout())
@@ -84,8 +84,8 @@ def test_a_task_holds_a_bounded_number_of_bytes(
     assert [0, 5, 10, 15] == firsts
 
 
-def test_payloads_have_no_dictionary_and_words_have(tmp_path: Path) -> None:
-    """To look for equal payloads costs more than it brings."""
+def test_all_columns_but_payloads_have_a_dictionary(tmp_path: Path) -> None:
+    """Searching for equal payloads costs more than it saves."""
     stage_rows(tmp_path, [rows(0, 10)])
     group = pq.ParquetFile(next(tmp_path.glob(f"*{SUFFIX}"))).metadata.row_group(0)
     found = {
@@ -96,16 +96,16 @@ def test_payloads_have_no_dictionary_and_words_have(tmp_path: Path) -> None:
     assert {"offset": True, "topic": True, "value": False} == found
 
 
-def test_the_sink_is_made_of_options() -> None:
-    """Which are texts, as Spark has it."""
+def test_the_sink_is_built_from_options() -> None:
+    """Spark passes them as strings."""
     sink = StagingSink({"directory": "/x", "layout": LAYOUT.to_json()})
 
-    assert isinstance(sink.writer(None, overwrite=False), StagingWriter)  # type: ignore[arg-type]  # not looked at
+    assert isinstance(sink.writer(None, overwrite=False), StagingWriter)  # type: ignore[arg-type]  # it is not used
     assert "braidmq-staging" == StagingSink.name()
 
 
-def test_a_frame_of_nothing_stages_nothing(tmp_path: Path) -> None:
-    """And reports it."""
+def test_an_empty_frame_stages_nothing(tmp_path: Path) -> None:
+    """The report says so."""
     staged = stage_rows(tmp_path, [pa.table({"offset": pa.array([], pa.int64())})], Layout())
 
     assert (0, []) == (staged.received, staged.files)
@@ -132,8 +132,8 @@ def packed(texts: list[str | None]) -> pa.Table:
     )
 
 
-def test_headers_are_lists_again_and_what_is_always_the_same_is_back() -> None:
-    """In the source's order and types; other columns come behind."""
+def test_unpacking_restores_headers_and_constant_columns() -> None:
+    """In the source's order and types; other columns follow."""
     found = unpacked(packed(TEXTS))
     names = ["value", "partition", "offset", "timestampType", "headers", "origin", "date"]
 
@@ -147,8 +147,8 @@ def test_headers_are_lists_again_and_what_is_always_the_same_is_back() -> None:
         assert TYPES[name] == found.schema.field(name).type
 
 
-def test_messages_without_any_headers_have_their_column_too() -> None:
-    """The same type in every file of a table."""
+def test_messages_without_headers_have_the_column_too() -> None:
+    """It has the same type in every file of a table."""
     found = unpacked(packed([None, None]))
 
     assert HEADERS_TYPE == found.schema.field("headers").type

@@ -1,4 +1,4 @@
-"""Tables, a batch at a time; that Spark's tasks stage the rows is tested with a session."""
+"""Tables, a batch at a time; tests/integration/spark has Spark's own tasks."""
 
 import shutil
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from tests.unit.spark.pipelines.written import KEYS, rows, seen, stage_rows
 
 
 class Frame:
-    """Rows that are there already, and how often they were asked for."""
+    """A fake frame, which counts how often it is read."""
 
     def __init__(self, *tasks: pa.Table) -> None:
         self.tasks = tasks
@@ -42,7 +42,7 @@ class Frame:
         self.reads = 0
 
 
-def _play_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fake_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     def stage(frame: Frame, directory: Path, layout: Layout) -> Staged:
         frame.reads += 1
         return stage_rows(directory, frame.tasks, layout)
@@ -52,7 +52,7 @@ def _play_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _tasks_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    _play_tasks(monkeypatch)
+    _fake_tasks(monkeypatch)
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ def write(tmp_path: Path) -> Callable[..., Any]:
     return Table(tmp_path, "parquet", KEYS).write
 
 
-def test_a_batch_is_written_once_however_often_it_comes(
+def test_a_batch_is_written_once_however_often_it_is_repeated(
     tmp_path: Path, write: Callable[..., Any]
 ) -> None:
-    """A repeat is not even read, and says how many rows there were."""
+    """A repeat is not even read, and reports how many rows there were."""
     again = Frame(rows(0, 4), rows(4, 6))
 
     assert (10, False) == write(Frame(rows(0, 10)), Batch("query", 0))
@@ -73,8 +73,8 @@ def test_a_batch_is_written_once_however_often_it_comes(
     assert 0 == again.reads
 
 
-def test_a_batch_of_nothing_is_a_batch(tmp_path: Path, write: Callable[..., Any]) -> None:
-    """It is remembered as any other."""
+def test_an_empty_batch_is_recorded_too(tmp_path: Path, write: Callable[..., Any]) -> None:
+    """A repeat of it is recognised like any other."""
     assert (0, False) == write(Frame(rows(0, 0)), Batch("query", 0))
     assert (0, True) == write(Frame(rows(0, 5)), Batch("query", 0))
     assert [] == seen(tmp_path)
@@ -83,7 +83,7 @@ def test_a_batch_of_nothing_is_a_batch(tmp_path: Path, write: Callable[..., Any]
 def test_rows_that_are_in_no_file_fail_the_batch(
     tmp_path: Path, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is written, and it can be tried again."""
+    """None of it is written, and it can be retried."""
 
     def stage(frame: Frame, directory: Path, layout: Layout) -> Staged:
         staged = stage_rows(directory, frame.tasks, layout)
@@ -101,18 +101,20 @@ def test_rows_that_are_in_no_file_fail_the_batch(
 
 
 COUNTS: dict[str, tuple[list[int | None], bool]] = {
-    "a row was lost on the way": ([11, 11], False),
-    "a row was doubled": ([9, 9], False),
-    "retention took a row before it was read": ([11, 9], True),
-    "retention took rows behind the read": ([10], True),
-    "nobody knows": ([None], True),
+    "a row was lost": ([11, 11], False),
+    "a row was duplicated": ([9, 9], False),
+    "retention removed a row before it was read": ([11, 9], True),
+    "retention removed rows after they were read": ([10], True),
+    "the count is unknown": ([None], True),
 }
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 @pytest.mark.parametrize("case", COUNTS)
-def test_a_batch_has_the_rows_that_it_should_have(tmp_path: Path, case: str, form: str) -> None:
-    """Else nothing of it is written; unless the log has fewer by then, and that is no error."""
+def test_a_batch_must_have_as_many_rows_as_the_log(
+    tmp_path: Path, case: str, form: str
+) -> None:
+    """Otherwise none of it is written, unless retention has shortened the log meanwhile."""
     counts, is_written = COUNTS[case]
     table, count = Table(tmp_path, form, KEYS), iter(counts)
     frame = Frame(rows(0, 10))
@@ -132,7 +134,7 @@ def test_a_batch_has_the_rows_that_it_should_have(tmp_path: Path, case: str, for
 def test_an_attempt_that_fails_leaves_nothing(
     tmp_path: Path, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk, say."""
+    """Such as one that fills the disk."""
 
     def fail(frame: Frame, directory: Path, layout: Layout) -> Staged:
         stage_rows(directory, frame.tasks, layout)
@@ -145,10 +147,10 @@ def test_an_attempt_that_fails_leaves_nothing(
     assert [] == list(tmp_path.rglob("*.staged"))
 
 
-def test_a_batch_whose_files_are_deleted_meanwhile_is_not_taken_for_written(
+def test_a_batch_whose_files_are_deleted_is_not_taken_for_written(
     tmp_path: Path, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark would go on behind it, and its rows would be in no table."""
+    """Spark would continue after it, and its rows would be in no table."""
     decide = Batches.decide
 
     def cleaned_up(*args: Any) -> Record:  # noqa: ANN401 - passed on
@@ -163,14 +165,14 @@ def test_a_batch_whose_files_are_deleted_meanwhile_is_not_taken_for_written(
         write(Frame(rows(0, 10)), Batch("query", 0))
     monkeypatch.undo()
     assert [] == seen(tmp_path)
-    _play_tasks(monkeypatch)
+    _fake_tasks(monkeypatch)
 
     assert (10, False) == write(Frame(rows(0, 10)), Batch("query", 0))
     assert list(range(10)) == seen(tmp_path)
 
 
 def test_a_table_of_another_query_is_refused(write: Callable[..., Any]) -> None:
-    """Or of the same one up to another end."""
+    """So is a batch of the same query with another end."""
     write(Frame(rows(0, 10)), Batch("query", 0, "10"))
 
     with pytest.raises(ForeignBatchError):
@@ -179,8 +181,8 @@ def test_a_table_of_another_query_is_refused(write: Callable[..., Any]) -> None:
         write(Frame(rows(0, 10)), Batch("query", 0, "11"))
 
 
-def test_delta_has_a_batch_once(tmp_path: Path) -> None:
-    """The library would take it twice: its transaction is asked for first."""
+def test_a_delta_table_has_each_batch_once(tmp_path: Path) -> None:
+    """The library would append it twice, so the table checks its transaction first."""
     table = Table(tmp_path, DELTA, KEYS)
     again = Frame(rows(0, 10))
 
@@ -197,10 +199,10 @@ def test_delta_has_a_batch_once(tmp_path: Path) -> None:
         table.write(Frame(rows(0, 10)), Batch("other", 0))  # type: ignore[arg-type]  # no session
 
 
-def test_branches_of_delta_are_tables_that_catch_up(
+def test_the_branches_of_a_delta_table_catch_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed between two commits, the repeat writes only what is missing."""
+    """After a kill between two commits, the repeat writes only what is missing."""
     branches = {name: {"offset": "offset"} for name in ("a/0", "a/1", "a/2")}
     table = Table(tmp_path, DELTA, ("date",), branch_column="topic", branches=branches)
     append = deltas.append
@@ -224,10 +226,10 @@ def test_branches_of_delta_are_tables_that_catch_up(
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_compaction_is_a_matter_of_the_format(
+def test_a_table_of_either_format_can_be_compacted(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In both, the same rows in fewer files."""
+    """The same rows are in fewer files."""
     monkeypatch.setattr(compaction, "FILES_MIN", 3)
     table = Table(tmp_path / "out", form, KEYS)
     for number in range(3):
@@ -245,7 +247,7 @@ def test_compaction_is_a_matter_of_the_format(
 
 @pytest.mark.parametrize(("form", "other"), [("parquet", "delta"), ("delta", "parquet")])
 def test_a_table_keeps_its_format(tmp_path: Path, form: str, other: str) -> None:
-    """Readers of either would see one half of it."""
+    """Readers of either format would see only half of it."""
     Table(tmp_path, form, KEYS).write(Frame(rows(0, 5)), Batch("query", 0))  # type: ignore[arg-type]  # no session
     with pytest.raises(
         ConfigError, match=f"--format: .* is {form}: use --format {form}, or another"
@@ -254,6 +256,6 @@ def test_a_table_keeps_its_format(tmp_path: Path, form: str, other: str) -> None
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    """With the names of those that there are."""
+    """The error lists the known ones."""
     with pytest.raises(ConfigError, match="--format: 'orc' is unknown: parquet or delta"):
         Table(tmp_path, "orc")
