@@ -19,7 +19,7 @@ class Histogram:
         self.sum += value
 
     def cumulated(self) -> list[tuple[str, int]]:
-        """Return how many values are at most each bound, in Prometheus's form."""
+        """Return how many values are at most each bound, as Prometheus expects them."""
         shown = [*(f"{bound:g}" for bound in self.bounds), "+Inf"]
         total = 0
         rows: list[tuple[str, int]] = []

@@ -48,7 +48,7 @@ def compiled(json_schema: dict[str, object]) -> jsonschema_rs.Validator:
         return jsonschema_rs.validator_for(json_schema, offline=True)
     except jsonschema_rs.ValidationError as error:
         raise ValueError(f"is not a JSON Schema: {error.message}") from None
-    except ValueError as error:
+    except ValueError as error:  # for example a reference to another document
         raise ValueError(f"is not a JSON Schema: {error}") from None
 
 

@@ -53,7 +53,7 @@ def is_json(payload: bytes) -> bool:
         if not payload.isascii():
             payload.decode()
     except RecursionError:
-        return False
+        return False  # the slower decoder would recurse as deeply
     except ValueError:
         return _is_exact(payload)
     return True

@@ -1,8 +1,8 @@
 """Admission: may this publish go in? One decision for all five ways in.
 
 Blip, Vibe, Qumbed, HTTP and the Spark sink ask `PublishAdmission`, and only translate its
-verdict into their own reply. The caller has judged permission and found the topic. The rest is
-decided here, in this order; the first row that applies gives the verdict:
+verdict into their own reply. The caller has checked permission and found the topic. The rest
+is decided here, in this order; the first row that applies gives the verdict:
 
     it is a repeat: its dedup id is known for this topic        DUPLICATE   of `known_id`
     it needs a record, and the broker drains or the log refuses REFUSED     for `reason`
@@ -12,15 +12,16 @@ decided here, in this order; the first row that applies gives the verdict:
     its queue is full, and the strategy is
         BlockPublisher     while the broker drains              REFUSED     for `reason`
                            otherwise                            WAIT        for room
-        RedirectToDlq      the broker drains, the log refuses   REFUSED     for `reason`
+        RedirectToDlq      the broker drains or the log refuses REFUSED     for `reason`
                            the log is too far behind            STARVED     until a commit
-                           there may be no further topic        FULL
+                           the broker has too many topics       FULL
                            otherwise                            REDIRECT    as `letter`
         DropNewest, or RedirectToDlq without dead letters       FULL
 
 A publish needs a record unless it has QoS 0 or its queue is not durable. A dead letter always
-needs one, so a memory-only publish that would be redirected is refused with the log. A repeat
-needs none: it is acknowledged, once the first is committed, also while nothing else is taken.
+needs one, so a memory-only publish that would be redirected is refused while the log refuses. A
+repeat needs none: it is acknowledged once the first is committed, even while nothing else is
+accepted.
 
 What each verdict does, and who does it:
 
@@ -30,7 +31,7 @@ What each verdict does, and who does it:
     FULL        as REFUSED.
     WAIT        the connection parks in the queue's `blocked` and is woken to ask again when
                 there is room, when the queue ends, when the broker begins to drain and when
-                the log begins to refuse (`wake_blocked`): it is never left without an answer.
+                the log begins to refuse (`wake_blocked`): it always gets an answer.
                 A connection that ends takes itself off the list.
     STARVED     the connection waits in the host's `starved`, for a commit.
     REDIRECT    `Broker.accept` stores `letter` and counts it as dead-lettered. The dedup id is
@@ -41,10 +42,10 @@ What each verdict does, and who does it:
                 remembers the dedup id at once, so that a repeat in the same batch is found.
 
 When the log refuses a record after all, `taken_back` counts the refusal and forgets the dedup
-id. The sink differs in three things. It has no one to tell, so for its rows (`judge_row`) every
-verdict but GO and REDIRECT means "not yet" and is not counted. Its rows are exactly-once by
-their batch, so they have no dedup ids. They always have records, and are bounded by the chunk
-that the sink publishes at a time, so STARVED does not occur.
+id. The sink differs in three ways. It has no publisher to refuse, so for its rows (`judge_row`)
+every verdict but GO and REDIRECT means "not yet" and is not counted. Its rows are exactly-once
+by their batch, so they have no dedup ids. They always have records, and the sink publishes them
+in bounded chunks, so STARVED does not occur.
 
 A replay of dead letters is not a publish but an operator's order, and is not judged here.
 """
@@ -91,7 +92,7 @@ class PublishAdmission:
         queues: Queues,
         stats: Stats,
     ) -> None:
-        self.refusal: str = ""  # why no record can be had now; empty when one can
+        self.refusal: str = ""  # why the log takes no record now; empty when it does
         self.reason: str = ""  # of REFUSED
         self.known_id: int = NEW  # of DUPLICATE
         self.letter: Message = _NO_LETTER  # of REDIRECT
@@ -106,6 +107,8 @@ class PublishAdmission:
 
     def judge(self, message: Message, dedup_id: str, now_us: int) -> int:
         """Return the verdict on a publish; *dedup_id* is empty when it has none."""
+        # A publish that waits is judged again each time it is woken, so WAIT and STARVED must
+        # count nothing.
         if dedup_id:
             known = self._dedup.find(message.topic.name, dedup_id, now_us)
             if known != NEW:
@@ -132,6 +135,7 @@ class PublishAdmission:
     def judge_row(self, row: Message, now_us: int) -> int:
         """Return the verdict on a sink's row: GO, REDIRECT, or what it waits for."""
         queue = row.topic.queue
+        # Even in a queue that is not durable: a restart counts the rows by their records.
         verdict = self._weigh(queue, needs_record=True)
         if verdict == REDIRECT:
             assert queue is not None
@@ -144,6 +148,7 @@ class PublishAdmission:
         needs_record = message.qos != 0 and queue.policy.durable
         verdict = self._weigh(queue, needs_record=needs_record)
         if verdict == REDIRECT or (verdict == GO and needs_record):
+            # Before the redirect, which makes a letter and may declare a queue for it.
             if self._outgoing.bytes >= self.uncommitted_bytes_max:
                 return STARVED
             if verdict == REDIRECT:
@@ -167,6 +172,7 @@ class PublishAdmission:
             # Nothing is handed out while the broker drains, so there will be no room.
             return REFUSED if self._draining else WAIT
         if policy.overflow == REDIRECT_TO_DLQ and policy.dead_letters:
+            # A letter needs a record even if the message did not.
             return REFUSED if self.refusal else REDIRECT
         assert policy.overflow in {DROP_NEWEST, REDIRECT_TO_DLQ}
         return FULL
@@ -200,6 +206,7 @@ class PublishAdmission:
         """Undo what was noted of a message that the log refused after all."""
         self._stats.refused += 1
         if message.headers:
+            # Forget its id: the publisher is told of the refusal and may send it again.
             self._dedup.forget_message(message)
             if QUEUE_HEADER in decode_headers(message.headers):
                 self._stats.dead_lettered -= 1

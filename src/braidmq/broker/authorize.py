@@ -1,4 +1,4 @@
-"""Authorization: who may do what, decided in one place for every strand and every path.
+"""Authorization: who may do what, decided in one place for every strand and interface.
 
 A pattern is a name in which `*` matches any run of characters, also an empty one; nothing else
 is special, and case counts. That holds for users' grants as well: VibeMQ ignores case there,
@@ -14,8 +14,10 @@ it was written for. The default is no permission.
                    admin                                   a grant of it
     admin          admin                                   never
 
-A principal is checked again at every command and every delivery, and all sessions of one user
-share one principal: a change to it takes effect at once, everywhere.
+A user is checked at every command and every delivery, and all its sessions share one principal:
+a change to it takes effect at once, everywhere. The permissions of an API key change only with
+a restart. Blip and Qumbed check them when a subscription is made, not each time it is used, and
+a Blip subscription outlives a restart.
 """
 
 from collections.abc import Set as AbstractSet
@@ -57,7 +59,7 @@ class Grant:
 
 
 class Principal:
-    """Who is asking: a name, and the patterns of what it may do.
+    """The authenticated caller: a name, and the patterns of what it may do.
 
     API keys have `publish`, `subscribe` and `admin`; users have `grants`, and are `gone` once
     they are deleted.
@@ -78,7 +80,7 @@ class Principal:
         self.admin: bool = admin
         self.grants: list[Grant] = [] if grants is None else grants
         self.gone: bool = False
-        self.version: int = 0  # grows with every change: what was decided before is void
+        self.version: int = 0  # grows with every change: decisions for an older one are void
 
 
 def authorize(principal: Principal, operation: str, name: str) -> bool:
@@ -117,7 +119,7 @@ def matches(pattern: str, name: str) -> bool:
         return False
     if not name.startswith(first) or not name.endswith(last):
         return False
-    # The leftmost fit of each middle part leaves the most room for the ones behind it.
+    # The leftmost fit of each middle part leaves the most room for the next ones.
     at = len(first)
     end = len(name) - len(last)
     for part in parts[1:-1]:

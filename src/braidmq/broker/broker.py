@@ -7,7 +7,7 @@ never goes back; `next_deadline_us` says when to call `tick`.
 
     publish ──▶ outgoing ──▶ (log) ──▶ committed ──▶ dispatch.route ──▶ a peer's deliveries
 
-What is done with a queue are verbs of `queues`, what with a sink of `sinks`, with a cursor of
+The verbs for queues are methods of `queues`, those for sinks of `sinks`, those for cursors of
 `cursors`.
 """
 
@@ -47,7 +47,7 @@ WAIT: Final = 3
 UNKNOWN: Final = 4
 
 MAINTENANCE_US: Final = 1_000_000
-"""How often leases and the expiry of waiting messages are looked at."""
+"""How often the broker looks for leases and waiting messages that have expired."""
 
 
 class Broker:
@@ -69,8 +69,8 @@ class Broker:
         )
         self.sinks: Sinks = Sinks(settings, self.topics, self.outgoing, self.admission)
         self.committed_id: int = NO_ID
-        self.maintenance_us: int = 0  # when it is due next
-        self.latest_us: int = 0  # the newest time that recovery has met
+        self.maintenance_us: int = 0  # when maintenance is due next
+        self.latest_us: int = 0  # the newest timestamp that recovery has read
 
     @property
     def refusal(self) -> str:
@@ -80,15 +80,17 @@ class Broker:
     # What publishers ask for.
 
     def accept(self, verdict: int, message: Message, dedup_id: str, now_us: int) -> Message:
-        """Store what `admission.judge` has let in just now: the message, or its letter."""
+        """Store what `admission.judge` has just let in: the message, or its dead letter."""
         stored = self.admission.take_letter() if verdict == REDIRECT else message
         given = self.publish(stored, now_us)
         if dedup_id:
+            # Under the topic that the publisher named, wherever a letter went: a repeat names
+            # that topic again.
             self.dedup.remember(message.topic.name, dedup_id, given, now_us)
         return stored
 
     def publish(self, message: Message, now_us: int) -> int:
-        """Store what `admission` let in; return its id, or 0 when it lives in memory only."""
+        """Store an admitted message; return its id, or 0 when it lives in memory only."""
         queue = message.topic.queue
         if queue is not None:
             if queue.policy.ttl_us:
@@ -96,10 +98,13 @@ class Broker:
             if not queue.policy.durable:
                 message.qos = 0
             elif message.qos != 0:
+                # It takes a place in the queue from now on, not from its commit: otherwise all
+                # publishes of one batch could share the last free place.
                 queue.pending += 1
         elif self.settings.message_ttl_us:
             message.set_ttl(self.settings.message_ttl_us, now_us)
         if message.qos == 0:
+            # Routed at once, so it may overtake durable messages that are being committed.
             self.dispatch.route(message, now_us)
             return NO_ID
         message.timestamp_us = now_us
@@ -114,7 +119,7 @@ class Broker:
     # What consumers ask for.
 
     def subscribe(self, peer: Peer, topic: Topic, qos: int, now_us: int) -> int:
-        """Make a subscription; return its id, which counts once that id is committed."""
+        """Make a subscription; return its id. It takes effect when that id is committed."""
         assert peer.principal is not None
         subscription = self.subscriptions.new(topic, qos, peer.principal.name)
         subscription.last_used_us = now_us
@@ -129,9 +134,10 @@ class Broker:
         return self.subscriptions.end(consumer.subscription, records.ENDED_BY_REQUEST)
 
     def too_large(self, peer: Peer, message: Message, now_us: int) -> None:
-        """Make a dead letter of what was pushed to a follower and no frame can carry."""
+        """Make a dead letter of a message for a follower that is too large for any frame."""
         letter = self.followers.letter_of_too_large(peer, message, now_us)
         if letter is not None:
+            # Not judged by the admission: the broker accepted this message once already.
             self.publish(letter, now_us)
 
     def subscription_count(self) -> int:
@@ -146,15 +152,18 @@ class Broker:
             return DELIVERED
         if not subscription.position.reading:
             return EMPTY
+        # EMPTY must hold for the log as well: POLL then PING is how a client asks whether
+        # anything is left.
         subscription.position.waiters.append(consumer.peer)
         return WAIT
 
     def credit(self, consumer: Consumer, count: int, correlation_id: int, now_us: int) -> None:
-        """Let the consumer be pushed *count* further messages."""
+        """Allow *count* further messages to be pushed to the consumer."""
         subscription = consumer.subscription
         subscription.last_used_us = now_us
         if count == 0:
             return
+        # One that has used up its credit stays listed, and keeps its turn.
         if consumer.credit == 0 and consumer not in subscription.consumers:
             subscription.consumers.append(consumer)
         consumer.credit += count
@@ -169,6 +178,8 @@ class Broker:
         if entry is None:
             if not subscription.position.is_known_open(tag):
                 return UNKNOWN
+            # It was handed out before a restart, and its entry is not read back yet. Only the
+            # entry knows the message before it, and a settled range begins there.
             self.dispatch.effects.read_now(subscription)
             subscription.position.waiters.append(consumer.peer)
             return WAIT
@@ -192,7 +203,7 @@ class Broker:
         self.followers.read_for(peer)
 
     def stop_pushing(self, peer: Peer) -> None:
-        """Void the peer's credit; what it holds stays with it."""
+        """Withdraw the peer's credit; the deliveries that it holds stay with it."""
         for consumer in peer.consumers.values():
             consumer.credit = 0
         for joined in peer.queue_consumers.values():
@@ -202,7 +213,7 @@ class Broker:
         """Take back what a peer that is gone was holding."""
         for consumer in list(peer.consumers.values()):
             subscription = consumer.subscription
-            if not subscription.ended:
+            if not subscription.ended:  # one that has ended has taken everything back
                 self.subscriptions.leave(consumer, now_us)
                 position = subscription.position
                 position.waiters = [other for other in position.waiters if other is not peer]
@@ -214,19 +225,21 @@ class Broker:
         peer.deliveries = []
 
     def stop_delivering(self) -> None:
-        """Hand nothing out any more: the broker is about to end."""
+        """Hand out nothing more: the broker is shutting down."""
         self.dispatch.pushing.stopped = True
 
     # The log's side.
 
     def barrier(self) -> int:
-        """Return the id whose commit covers all that was accepted, acknowledgements too."""
+        """Return the id whose commit covers everything accepted, acknowledgements too."""
+        # Hand-outs alone need no record here. If a crash loses them, the message is delivered
+        # again counted with one attempt too few, never with one too many.
         if self.dispatch.effects.acknowledged:
             self._advance()
         return self.outgoing.last_id
 
     def full_barrier(self) -> int:
-        """Return the id whose commit covers all that has happened, hand-outs and drops too."""
+        """Return the id whose commit covers everything so far, hand-outs and drops too."""
         if self.dispatch.effects.is_dirty():
             self._advance()
         return self.outgoing.last_id
@@ -254,6 +267,7 @@ class Broker:
         for item in outgoing.take_committed(up_to):
             if isinstance(item, Message):
                 outgoing.bytes -= len(item.body)
+                # Only a refusal needs it; the message may outlive that connection by days.
                 item.publisher = None
                 dispatch.route(item, now_us)
             elif isinstance(item, Started):
@@ -274,6 +288,8 @@ class Broker:
         Progress and ends of subscriptions and queues are queued again: they may use the space
         that the log reserves for them.
         """
+        # Set first: messages that are given back below may have no attempts left, and must not
+        # become dead letters while the log takes no records.
         self.dispatch.settling.log_refuses = True
         taken = self.outgoing.take_back(from_id)
         self.stats.refused -= self.sinks.take_back(from_id)  # rows are retried, not reported
@@ -364,7 +380,7 @@ class Broker:
         return self.dispatch.settling.in_flight
 
     def retry_count(self) -> int:
-        """Return how many timers of deliveries are scheduled, some perhaps stale."""
+        """Return how many delivery timers are scheduled, stale ones included."""
         return len(self.dispatch.settling.retries)
 
     def memory_bytes(self) -> int:
@@ -417,7 +433,7 @@ class Broker:
             if channel is not None:
                 channel.progress = earlier.followed_by(channel.progress)
                 effects.dirty[channel_id] = channel
-                effects.acknowledged = True
+                effects.acknowledged = True  # it may be: a reply may wait for this record
             elif follower is not None:
                 follower.progress = earlier.followed_by(follower.progress)
                 effects.dirty_followers[channel_id] = follower
@@ -426,7 +442,7 @@ class Broker:
     def _maintain(self, now_us: int) -> None:
         self.dedup.expire(now_us)
         self.queues.drop_expired(now_us)
-        self.queues.unblock()
+        self.queues.unblock()  # what has expired may have made room
         self.subscriptions.drop_expired(now_us)
         self.subscriptions.end_overdue(now_us, may_end=not self.refusal)
         if not self.refusal:

@@ -12,7 +12,7 @@ from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.topics import Pending
 
 CURSORS_MAX: Final = 1_000
-"""Each can keep retention from deleting anything, and is a line of the metrics."""
+"""Each can keep retention from deleting anything, and is a series of the metrics."""
 
 NAME_BYTES_MAX: Final = 255
 """A cursor's name, in UTF-8."""
@@ -81,7 +81,7 @@ class Cursors:
         self._record(cursor, REMOVED)
 
     def needed_id(self, otherwise: int) -> int:
-        """Return the lowest id that some cursor's reader still needs, *otherwise* if none."""
+        """Return the lowest id that a cursor's reader still needs; *otherwise* if none does."""
         needed = otherwise
         for cursor in self._by_name.values():
             needed = min(needed, cursor.position)
@@ -96,10 +96,12 @@ class Cursors:
             if not isinstance(item, Placed):
                 continue
             cursor = item.cursor
+            # A cursor of the same name may have been made since it was removed.
             is_there = self._by_name.get(cursor.name) is cursor
             if item.change == CREATED and is_there:
                 del self._by_name[cursor.name]
             is_newest = is_there and item.id == cursor.record_id
+            # A move that a later one has overtaken needs no record.
             if item.change == REMOVED or (item.change == MOVED and is_newest):
                 self._record(cursor, item.change)
 
@@ -115,7 +117,7 @@ class Cursors:
     def replay(self, record: bytes) -> None:
         """Apply a CURSOR record again."""
         name, principal, initial, position, removed = records.read_cursor(record)
-        self._by_name.pop(name, None)
+        self._by_name.pop(name, None)  # each record has all of it; nothing is merged
         if not removed:
             self._by_name[name] = Cursor(name, principal, initial, position)
 

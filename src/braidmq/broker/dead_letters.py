@@ -1,4 +1,4 @@
-"""Dead letters: where a message that was given up on goes, and what it says about its end."""
+"""Dead letters: where a message goes that was given up on, and the headers that say why."""
 
 import hashlib
 from typing import Final
@@ -16,12 +16,12 @@ from braidmq.broker.topics import (
 PREFIX: Final = "dlq."
 
 MAX_RETRIES: Final = "maxRetries"
-"""The reason of a message whose last allowed delivery was not acknowledged."""
+"""The last allowed delivery was not acknowledged."""
 EXPIRED: Final = "expired"
 OVERFLOW: Final = "overflow"
 REJECTED: Final = "rejected"
 TOO_LARGE: Final = "tooLarge"
-"""The reason of a message that no frame of its consumer's strand can carry."""
+"""No frame of the consumer's strand can carry the message."""
 
 REASON_HEADER: Final = "deathReason"
 QUEUE_HEADER: Final = "deathQueue"
@@ -64,7 +64,8 @@ def is_dead_letter_topic(topic: str) -> bool:
 
 
 def moved(message: Message, topic: Topic, block: bytes, now_us: int) -> Message:
-    """Return *message* as one of another topic, with other headers."""
+    """Return a copy of *message* for another topic, with other headers and no expiry."""
+    # QoS 1 whatever it was: a dead letter is always durable.
     letter = Message(topic, 1, body_of(topic, message.payload))
     letter.priority = message.priority
     letter.origin = message.origin
@@ -86,6 +87,7 @@ def letter_of(
     """Return the dead letter of *message* on *topic*; *keep_id* keeps its id as a header."""
     kept = decode_headers(message.headers)
     if keep_id:
+        # The id by which consumers have known it: the publisher's own, else the broker's.
         kept.setdefault(MESSAGE_ID_HEADER, str(message.id))
     kept[REASON_HEADER] = reason
     kept[QUEUE_HEADER] = message.topic.name
@@ -94,7 +96,7 @@ def letter_of(
 
 
 def headers_sent_back(block: bytes) -> bytes:
-    """Return the headers of a dead letter that is sent back, without those of its death."""
+    """Return the headers of a dead letter that is sent back, without the `death` headers."""
     kept = decode_headers(block)
     for name in (REASON_HEADER, QUEUE_HEADER, ATTEMPTS_HEADER):
         kept.pop(name, None)

@@ -44,6 +44,8 @@ class DedupWindow:
     def restore(self, row: tuple[int, str, str, int]) -> None:
         """Restore one of :meth:`rows`; its id is short already."""
         now_us, topic, dedup_id, message_id = row
+        # `_order` also keeps the ids of refused publishes, which `_ids` does not: bound the
+        # longer one.
         if len(self._order) >= IDS_MAX:
             self._forget_oldest()
         self._order.append((now_us, topic, dedup_id))

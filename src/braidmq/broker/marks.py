@@ -47,6 +47,7 @@ def mark(
 
 def recipient_of(block: bytes) -> bytes:
     """Return the id of the key that a Qumbed message with these headers is for, if any."""
+    # A cheap test, which spares most messages the decoding.
     if _RECIPIENT not in block:
         return b""
     return base64.b64decode(decode_headers(block).get(RECIPIENT_KEY_ID, ""))

@@ -3,8 +3,8 @@
 The broker calls no connection and no log. `Outgoing` numbers the records that are on their way
 to the log, and remembers what each was about until it is committed. `Effects` lists the peers
 that have something to send, the channels and followers whose backlog should be read, and those
-whose progress should be recorded. `Schedule` holds what is to be done later: the deadlines of
-deliveries. The driver takes all of it by verbs of `Broker`, after each turn and when it is due.
+whose progress should be recorded. `Schedule` holds the deadlines of deliveries. The driver
+takes all of it through `Broker`, after each turn and when it is due.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple, final
@@ -28,7 +28,7 @@ PROGRESS_BYTES: Final = 1024 * 1024
 
 
 _SWEEP_MIN: Final = 1024
-"""A row of deadlines that is shorter than this is not worth sweeping."""
+"""Rows of deadlines shorter than this are not swept."""
 
 
 @final
@@ -153,6 +153,7 @@ class Outgoing:
         while self._pending and self._pending[-1].id >= from_id:
             taken.append(self._pending.pop())
         taken.reverse()
+        # Records that were not handed to the log yet go too: their ids follow the refused ones.
         self._records = []
         self.next_id = from_id
         return taken
@@ -184,7 +185,7 @@ class Effects:
     # Peers, leases and reads.
 
     def touch(self, peer: Peer) -> None:
-        """Have the server look after this peer at the end of the turn."""
+        """Have the server wake this peer at the end of the turn."""
         if not peer.touched:
             peer.touched = True
             self.touched.append(peer)
@@ -206,6 +207,8 @@ class Effects:
 
     def read_ahead(self, channel: Channel) -> None:
         """Ask for more of the backlog when half the window is free."""
+        # At half, so that consumers keep working on the rest, and each read is worth its cost.
+        # Bytes are not asked about: they bound the piece, which has one message at least.
         position = channel.position
         if (
             position.behind
@@ -260,12 +263,14 @@ class Effects:
             if follower.is_unsure():
                 unsure[follower_id] = follower
         self.dirty = {}
+        # Still listed: the next record includes them if their transport has confirmed by then.
         self.dirty_followers = unsure
         self.acknowledged = False
         self.progress_due_us = next_due_us
         return _in_records(made)
 
     def _due_soon(self, now_us: int) -> None:
+        # The first progress sets the deadline; later progress does not postpone it.
         due_us = now_us + PROGRESS_DELAY_US
         if due_us < self.progress_due_us or not self.is_dirty():
             self.progress_due_us = due_us
@@ -300,6 +305,7 @@ class _Row:
         self.sweep_at: int = _SWEEP_MIN
 
     def is_live(self, index: int) -> bool:
+        # The entry may have been settled, or scheduled again in this row or in another.
         entry = self.entries[index]
         return (
             entry.due_us != 0
@@ -315,6 +321,7 @@ class _Row:
                 return True
             self.head += 1
         if entries:
+            # Places are never reused, or a stale entry could look live.
             self.first_place += len(entries)
             self.entries = []
             self.head = 0
@@ -352,7 +359,7 @@ class Schedule:
         return sum(len(row.entries) - row.head for row in self._rows.values())
 
     def set(self, entry: Entry, now_us: int, delay_us: int) -> None:
-        """Let *entry* fall due *delay_us* from now; any earlier deadline of it is void."""
+        """Set the deadline of *entry* to *delay_us* from now; an earlier one of it is void."""
         row = self._rows.get(delay_us)
         if row is None:
             row = _Row(delay_us)
@@ -382,6 +389,6 @@ class Schedule:
                 entry = row.entries[row.head]
                 if entry.due_us > now_us:
                     break
-                entry.due_us = 0
+                entry.due_us = 0  # which makes it stale: `skip_stale` steps over it
                 due.append(entry)
         return due

@@ -1,4 +1,4 @@
-"""Policies: what was declared of a queue; and rules: what follows for its deliveries.
+"""Policies: what a queue was declared with. Rules: the numbers that deliveries obey.
 
 A queue obeys its declaration, a Blip subscription the settings of delivery; both become the
 `Rules` of a channel: how its deliveries are repeated, and when the broker gives up on them.
@@ -24,12 +24,12 @@ REDIRECT_TO_DLQ: Final = 3
 NO_BOUND: Final = 2**60
 
 _DOUBLINGS_MAX: Final = 40
-"""By then every backoff has reached its maximum; this bounds the shift."""
+"""Bounds the shift: by then every backoff has reached its maximum."""
 
 
 @final
 class Policy:
-    """What was declared of a queue; a new one holds the defaults."""
+    """What a queue was declared with; a new one holds the defaults."""
 
     def __init__(self) -> None:
         self.mode: int = ROUND_ROBIN
@@ -37,7 +37,7 @@ class Policy:
         self.overflow: int = REDIRECT_TO_DLQ
         self.ttl_us: int = 0  # 0: messages do not expire
         self.dead_letters: bool = True
-        self.dead_letter_name: str = ""  # empty: the queue's name behind `dlq.`
+        self.dead_letter_name: str = ""  # empty: `dlq.` and the queue's name
         self.max_attempts: int = 3  # 0: no limit
         self.durable: bool = True
 
@@ -100,7 +100,7 @@ class Rules:
         self._timeout_us: int = timeout_us
         self._backoff_us: int = backoff_us
         self._backoff_max_us: int = backoff_max_us
-        self._first_delay_us: int = timeout_us + backoff_us
+        self._first_delay_us: int = timeout_us + backoff_us  # most deliveries are the first
 
     def delay_us(self, attempts: int) -> int:
         """Return how long after delivery number *attempts* the message is ready again."""
@@ -122,6 +122,7 @@ class Rules:
 
     def is_last(self, attempts: int) -> bool:
         """Say whether the delivery after *attempts* ones is the last, and must go alone."""
+        # Never where one delivery is allowed in all: `first_goes_alone` is for that.
         return 0 < attempts == self.attempts_max - 1
 
 
@@ -130,7 +131,7 @@ def of_policy(policy: Policy, settings: Settings) -> Rules:
     queues = settings.queues
     rules = Rules(settings)
     rules.attempts_max = policy.max_attempts
-    rules.in_flight_max = NO_BOUND
+    rules.in_flight_max = NO_BOUND  # each consumer's prefetch bounds it instead
     rules.window = queues.window
     rules.window_bytes = queues.window_bytes
     rules.dead_letters = policy.dead_letters

@@ -27,11 +27,11 @@ length, which is kept as it came over the Blip wire together with topic and payl
                    | principal length u16 | principal | name
 
 A dead letter settles its message for the subscription that gave up on it: one record, so that
-no crash leaves the message in both places or in neither; a letter that is sent back is the
-same record the other way round. The payload comes last in a record, so that the index can
+no crash leaves the message in both places or in neither. A letter that is sent back is the same
+record in the other direction. The payload comes last in a record, so that the index can
 point at it. A queue's id is that of its DECLARE; its lanes (`delivery.queues`) have ids of
 their own, made from it. UNSUBSCRIBE and PROGRESS name a follower (`delivery.followers`) by the
-id of its FOLLOW. What a SINK ROW, an INTENT and a DONE are to each other stands in `sinks`.
+id of its FOLLOW. How SINK ROW, INTENT and DONE belong together is in `sinks`.
 """
 
 import struct
@@ -146,7 +146,7 @@ class Head:
     """The fixed part of a message's record, and where the rest of it is."""
 
     def __init__(self, record: bytes) -> None:
-        # Read where `_MESSAGE` puts them: a tuple of boxed integers would cost more than this.
+        # Read field by field, at the offsets of `_MESSAGE`: unpacking would box each integer.
         self.qos: int = record[1]
         self.priority: int = record[2]
         self.origin: int = record[3]
@@ -194,7 +194,7 @@ def _head_of(message: Message, kind: int) -> bytes:
 
 
 class MessageEncoder:
-    """Encodes MESSAGE records; those of one moment that are alike share their first part."""
+    """Encodes MESSAGE records; similar ones of the same turn share their packed head."""
 
     def __init__(self) -> None:
         self._head: bytes = b""
@@ -415,6 +415,7 @@ def describe(record: bytes) -> Description:
         UnknownRecordError: The type is not known to this version.
     """
     kind = record[0]
+    # Three types are messages, with the same layout but for what a dead letter settles.
     if (kind <= DEAD_LETTER and kind != 0) or kind == SINK_ROW:
         head = Head(record)
         at = head.body_at

@@ -1,15 +1,16 @@
-"""Sinks: batches of rows that are appended exactly once, whatever is killed meanwhile.
+"""Sinks: batches of rows that are appended exactly once, even if a process is killed.
 
 A batch has a key (query, sink, batch), and its rows wait in stages, outside the log. What the
 log gets:
 
     INTENT    from here on exactly these stages are the batch
-    SINK ROW  a message, for each row in its turn; other records may come between
-    DONE      nothing is missing
+    SINK ROW  a message, one for each row in order; other records may come between
+    DONE      all rows are in the log
 
-One intent is open at a time, so each SINK ROW behind an INTENT is the next row of it: after a
-crash the records themselves say which row is due. The last batch that is done of each query is
-remembered; a repeat of it, or of an earlier one, is known as such however its rows are cut.
+One intent is open at a time, so each SINK ROW after an INTENT is its next row: after a
+crash the number of records says which row is next. The broker remembers the last batch of each
+query that is done, and so recognises a repeat of it, or of an earlier one, even if its rows are
+divided into stages differently.
 """
 
 from bisect import bisect_right
@@ -24,10 +25,10 @@ from braidmq.broker.settings import Settings
 from braidmq.broker.topics import ORIGIN_SPARK, Message, Pending, Topics, body_of
 
 PLAIN_WRITES_MAX: Final = 10_000
-"""The newest plain writes, which are remembered: Spark repeats none that was answered."""
+"""Plain writes that are remembered; Spark does not repeat one that was answered."""
 
 QUERIES_MAX: Final = 100_000
-"""Queries of streams; they are never forgotten, so above it no new one is taken."""
+"""Streaming queries; they are never forgotten, so above this no new one is accepted."""
 
 NAME_BYTES_MAX: Final = 1_024
 """The name of a query or of a sink, in UTF-8."""
@@ -84,7 +85,7 @@ class Done(NamedTuple):
 
 @final
 class SinkMark(Pending):
-    """The beginning or the end of an intent; which one, `Sinks` knows by the id."""
+    """The beginning or the end of an intent; `Sinks` tells which by the id."""
 
 
 class Sinks:
@@ -131,7 +132,7 @@ class Sinks:
         record = records.encode_intent(principal, query, sink, batch, stages)
         given = self._outgoing.add(SinkMark(), record)
         self.open = Intent(given, principal, query, sink, batch, stages)
-        self._finished = None
+        self._finished = None  # its DONE is committed: the caller waits for that
         return self.open
 
     def append(self, rows: list[Row], committed_id: int, now_us: int) -> int:
@@ -141,6 +142,7 @@ class Sinks:
         """
         intent = self.open
         assert intent is not None
+        # Only uncommitted rows can be refused; forget the ids of the others.
         row_ids = self._row_ids
         while row_ids and row_ids[0] <= committed_id:
             row_ids.popleft()
@@ -166,6 +168,7 @@ class Sinks:
 
     def take_back(self, from_id: int) -> int:
         """Undo what the log refused from *from_id* on; return how many rows that were."""
+        # First: the rows that are taken back below belong to the intent that this reopens.
         finished = self._finished
         if finished is not None and self._finished_id >= from_id:
             self._reopen(finished)
@@ -176,7 +179,7 @@ class Sinks:
         intent = self.open
         if intent is not None:
             intent.appended -= count
-            if intent.id >= from_id:
+            if intent.id >= from_id:  # the INTENT itself was refused: the batch was never begun
                 assert intent.appended == 0
                 self.open = None
         return count
@@ -189,7 +192,7 @@ class Sinks:
         self.open = Intent(record_id, principal, query, sink, batch, stages)
 
     def replay_row(self) -> None:
-        """Count a SINK ROW; a repair may have left some whose intent is lost."""
+        """Count a SINK ROW; after a repair there may be some whose intent is lost."""
         if self.open is not None:
             self.open.appended += 1
 
@@ -236,7 +239,7 @@ class Sinks:
             return message
         if verdict == REDIRECT:
             return self._admission.take_letter()
-        # Any other publisher would be told so, or wait, and then try again: so do we.
+        # Any other publisher would be refused or wait, and then try again; so does the sink.
         is_full = verdict != REFUSED
         self.waits_for = f"queue {name[:64]!r} is full" if is_full else self._admission.reason
         return None
@@ -262,7 +265,7 @@ class Sinks:
 
     def _remember(self, key: tuple[str, str], done: Done) -> None:
         is_new = self._done.pop(key, None) is None
-        self._done[key] = done  # behind all others: it is the newest
+        self._done[key] = done  # after all others: it is the newest
         if is_new and is_plain(key[0], done.batch):
             self._plain[key] = None
             if len(self._plain) > PLAIN_WRITES_MAX:
@@ -272,6 +275,7 @@ class Sinks:
 
     def _reopen(self, intent: Intent) -> None:
         key = (intent.query, intent.sink)
+        # As it was before `_close`, except for a plain write that was forgotten to make room.
         del self._done[key]
         self._plain.pop(key, None)
         if self._done_before is not None:

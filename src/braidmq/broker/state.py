@@ -1,7 +1,8 @@
-"""State: the broker as a snapshot, and the broker restored from one and the records behind it.
+"""State: the broker as a snapshot, and restored from a snapshot and the records after it.
 
 A snapshot holds what all records up to its id amount to, those included that are still on their
-way to the log. It is taken between two turns, and must not be used before that id is committed.
+way to the log. It is taken between two turns, and must not be used before that id is committed:
+if the log refuses those records, their ids are reused, and the snapshot is void.
 
     recovery = restore(newest snapshot), replay(each record after it), recovered(...)
 """
@@ -31,11 +32,14 @@ _VERSIONS_READ: Final = (2, 3, 4)  # 2 has no followers; 2 and 3 have no cursors
 
 def snapshot(broker: Broker, now_us: int) -> tuple[int, bytes]:
     """Return the last id that the snapshot covers, and the snapshot."""
-    # Progress in a record behind the snapshot would count twice: all of it is recorded first.
+    # Record all progress first. What the snapshot contains must not be in a record after it as
+    # well: a replay would subtract the same settled messages twice.
     last_id = broker.full_barrier()
     topics = {topic.name: [topic.last_id, topic.message_count] for topic in broker.topics.all()}
+    # A QoS 0 subscription ends with the process.
     subscriptions = [s for s in broker.subscriptions.by_id.values() if s.qos == 1]
     pending: dict[int, int] = {}  # messages that are not committed, by lane or ledger
+    # Include what is on its way to the log: a replay starts after those records.
     for item in broker.outgoing.pending():
         letter = item.letter if isinstance(item, Buried) else item
         if isinstance(letter, Message):
@@ -130,6 +134,7 @@ def replay(broker: Broker, record_id: int, record: bytes) -> None:
         broker.latest_us = max(broker.latest_us, created_us)
         _add_queue(broker, record_id, name, policy, created_us)
     elif kind == records.DELETE:
+        # By id, over all queues: deletions are too rare to keep an index for them.
         queue_id = records.read_delete(record)
         for queue in list(broker.queues.by_name.values()):
             if queue.id == queue_id:
@@ -148,6 +153,7 @@ def recovered(broker: Broker, next_id: int, now_us: int) -> None:
     """Make a broker that has been restored and replayed ready for work."""
     broker.outgoing.next_id = next_id
     broker.committed_id = next_id - 1
+    # From here on each channel turns what it knows of settled messages into a position.
     broker.maintenance_us = now_us + MAINTENANCE_US
     for follower in broker.followers.by_id.values():
         follower.recover(now_us)
@@ -272,7 +278,7 @@ def _add_follower(  # noqa: PLR0917 - the parts of a record
     assert topic is not None
     follower = Follower(topic, principal, key)
     broker.followers.add(follower, follower_id)
-    follower.started = True
+    follower.started = True  # its record was read from the log, so it is committed
     follower.noted_id = floor
 
 
@@ -280,6 +286,7 @@ def _restore_queue(broker: Broker, row: list[Any]) -> None:
     queue_id, name, created_us, values, rows = row
     queue = _add_queue(broker, queue_id, name, of_values(values), created_us)
     lanes = queue.durable_channels()
+    # Strict: the policy, which was restored with the queue, decides how many there are.
     for lane, (ranges, handed_id, attempts, unsettled) in zip(lanes, rows, strict=True):
         _restore_position(lane, ranges, handed_id, attempts)
         lane.unsettled = unsettled
@@ -307,6 +314,9 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
         topic.queue.channel_of(stored.priority).unsettled += 1
     broker.latest_us = max(broker.latest_us, stored.timestamp_us)
     is_row = record[0] == records.SINK_ROW  # its headers are data, and hold no dedup id
+    # A dead letter that settles a message has its headers, and the message's own record has
+    # brought the dedup id already. The letter of a redirect settles nothing: it is the only
+    # record with that id.
     if stored.headers and not stored.settles_subscription and not is_row:
         kept = decode_headers(stored.headers)
         dedup_id = kept.get(DEDUP_HEADER)
@@ -315,7 +325,7 @@ def _replay_message(broker: Broker, record_id: int, record: bytes) -> None:
             broker.dedup.remember(meant_for, dedup_id, record_id, stored.timestamp_us)
     if stored.settles_subscription:
         channel = broker.find(stored.settles_subscription)
-        if channel is not None:
+        if channel is not None:  # else the subscription or the queue has ended since
             channel.replay_letter(stored.settles_after, stored.settles_id)
 
 

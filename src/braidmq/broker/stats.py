@@ -19,7 +19,7 @@ _ORIGINS: Final = (
 
 @final
 class Dropped:
-    """Messages that were dropped and left nothing behind, by the reason."""
+    """Messages that were dropped without a dead letter, by reason."""
 
     def __init__(self) -> None:
         self.overflow: int = 0  # the window or the queue was full
@@ -35,7 +35,7 @@ class Stats:
     def __init__(self) -> None:
         self.published: int = 0
         self.published_bytes: int = 0
-        # Blip's are the rest and not counted here: most messages need not be asked.
+        # Blip is the rest of `published`: the hottest path counts only once.
         self.by_origin: list[int] = [0] * (ORIGIN_SPARK + 1)
         self.delivered: int = 0
         self.acknowledged: int = 0
@@ -51,11 +51,11 @@ class Stats:
         self.unknown_acks: int = 0
 
     def published_by_origin(self) -> dict[str, int]:
-        """Return how many messages came by each strand; together they are `published`."""
+        """Return how many messages each strand brought; their sum is `published`."""
         counts = {name: self.by_origin[origin] for origin, name in _ORIGINS}
         return {"blip": self.published - sum(counts.values()), **counts}
 
     def drop(self, reason: str, count: int = 1) -> None:
-        """Count messages that ended for *reason* and left nothing behind."""
+        """Count messages that ended for *reason* without a dead letter."""
         by_reason = self.dropped.by_reason
         by_reason[reason] = by_reason.get(reason, 0) + count

@@ -38,19 +38,19 @@ HEADER_BYTES_MAX: Final = 65_535
 
 _BROKERS: Final = frozenset({"deliveryAttempts", CONTENT_ENCODING_HEADER})
 _DEATH: Final = "death"
-"""How every header begins that a dead letter has of its death."""
+"""The prefix of the headers that a dead letter gets."""
 
 _U16: Final = struct.Struct("<H")
 
 TOPICS_MAX: Final = 1_000_000
-"""Names the broker remembers; a publisher cannot grow memory by inventing more."""
+"""Names that the broker remembers; inventing more must not use up its memory."""
 
 TOPIC_NAMES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of all those names together."""
 
 
 class Topic:
-    """A named stream of messages and the subscriptions that hang on it."""
+    """A named stream of messages, with its subscriptions, followers and queue."""
 
     def __init__(self, name: str) -> None:
         self.name: str = name
@@ -72,7 +72,7 @@ class Pending:
 class Message(Pending):
     """One message; `body` is u16 topic length, topic and payload as on the Blip wire."""
 
-    # Defaults stand here and not in __init__, which runs for every message.
+    # Defaults are class attributes: __init__ runs for every message and should do little.
     priority: int = PRIORITY_NORMAL
     origin: int = ORIGIN_BLIP
     timestamp_us: int = 0
@@ -96,12 +96,12 @@ class Message(Pending):
         return self.body[2 + len(self.topic.raw) :]
 
     def set_ttl(self, ttl_us: int, now_us: int) -> None:
-        """Let it expire in *ttl_us*, 0 for never, unless its publisher has said when."""
+        """Let it expire in *ttl_us* (0: never), unless its publisher has set an expiry."""
         if ttl_us and self.expires_us == 0:
             self.expires_us = now_us + ttl_us
 
     def is_expired(self, now_us: int) -> bool:
-        """Say whether its time is over."""
+        """Say whether it has expired."""
         return 0 < self.expires_us <= now_us
 
 
@@ -160,6 +160,7 @@ class Topics:
 
     def get(self, name: str) -> Topic | None:
         """Return the topic of that name, new if need be; None when there are too many."""
+        # Topics are never removed, so their number and their names are bounded.
         topic = self._by_name.get(name)
         if topic is None and len(self._by_name) < TOPICS_MAX:
             topic = Topic(name)

@@ -66,6 +66,7 @@ class Cursors:
             cursor = self._create(engine, principal, name, start)
         else:
             _own(principal, cursor)
+        # Also for one that exists: its record may still be on its way to the log.
         await engine.waiters.committed(cursor.record_id)
         return OpenedCursor(cursor.name, cursor.initial, cursor.position, created)
 
@@ -80,8 +81,9 @@ class Cursors:
         engine = changing(self._find_engine())
         cursor = _found(engine, principal, name)
         if offset > engine.broker.committed_id + 1:
-            raise CursorError(name, f"offset {offset} is behind the log")
+            raise CursorError(name, f"offset {offset} is beyond the end of the log")
         engine.broker.cursors.move(cursor, offset)
+        # It lasts: the move may use the log's reserve, as it lets retention free space.
         await engine.waiters.committed(cursor.record_id, lasts=True)
 
     async def remove(self, principal: Principal, name: str) -> None:
@@ -124,7 +126,7 @@ class Cursors:
             raise CursorError(name, f"there are {CURSORS_MAX} already: remove an unused one")
         end = self._end()
         if start is not None and not 0 <= start <= end:
-            raise CursorError(name, f"offset {start} is behind the log, which ends at {end}")
+            raise CursorError(name, f"offset {start} is beyond the log, which ends at {end}")
         if engine.broker.refusal:
             raise UnavailableError(engine.broker.refusal)
         return cursors.create(name, principal.name, end if start is None else start)

@@ -46,6 +46,7 @@ def shown_address(bound: socket.socket) -> str:
 def _bind(owner: str, host: str, port: int, kind: socket.SocketKind) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
+        # The first address only: a listener has one socket, and one address to report.
         family, _, protocol, _, address = found[0]
         bound = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA cannot encode

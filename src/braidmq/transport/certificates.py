@@ -72,7 +72,7 @@ def load_or_make(section: str, directory: Path) -> CertificateFiles:
     if not certificate.exists():
         _make(directory)
     elif key.exists():
-        key.chmod(0o600)
+        key.chmod(0o600)  # for its owner only, however it came to be here
     return load(section, certificate, key)
 
 

@@ -117,6 +117,7 @@ class BoundedConnection(QuicConnection):
         if stream is None or stream.receiver.is_finished:
             return
         wanted = consumed + self._stream_window
+        # At half, not at once: each new limit is a frame in a datagram.
         if wanted - stream.max_stream_data_local >= self._stream_window // 2:
             stream.max_stream_data_local = wanted
 
@@ -148,6 +149,7 @@ class BoundedConnection(QuicConnection):
     ) -> None:
         limit = self._local_max_data
         used = limit.used
+        # `unread_bytes` walks over all streams, so it is asked only when the window runs low.
         if limit.value - used <= self._window // 2:
             wanted = used + self._window - self.unread_bytes()
             if wanted - limit.value >= self._window // 4:

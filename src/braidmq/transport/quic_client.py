@@ -197,6 +197,8 @@ async def connect(
             await client.shake_hands(keepalive_s)
         except BaseException as error:
             await client.close()
+            # A server with the wrong certificate is an answer: trying further addresses would
+            # hide it.
             if isinstance(error, UntrustedError) or not isinstance(error, HandshakeError):
                 raise
             failure = error  # another address may answer
@@ -215,9 +217,8 @@ def _settings(
     settings = configuration(limits, is_client=True, alpn=alpn, datagram_bytes=DATAGRAM_BYTES)
     settings.server_name = host
     if trust.fingerprint or trust.insecure:
-        settings.verify_mode = (
-            ssl.CERT_NONE
-        )  # a pinned certificate is checked after the handshake
+        # A pinned certificate is checked after the handshake.
+        settings.verify_mode = ssl.CERT_NONE
     elif trust.ca_file is not None:
         settings.load_verify_locations(cafile=str(trust.ca_file))
     if certificate is not None:

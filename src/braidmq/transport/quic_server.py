@@ -103,7 +103,7 @@ class QuicListener(Endpoint):
         """Close every connection and the socket at once."""
         self.stop_accepting()
         self.abort_connections()
-        self.close_socket()
+        self.close_socket()  # sends the CONNECTION_CLOSE of each first
         for carrier in list(self.carriers):
             carrier.end(0, "")
 
@@ -176,6 +176,8 @@ class QuicListener(Endpoint):
             return None
         if header.packet_type != QuicPacketType.INITIAL or not self._is_accepting:
             return None
+        # Under load only peers that have proven their address get a connection. One whose proof
+        # is wrong or too old is ignored: it starts again with a new connection.
         original = self._proven(header, address)
         if original is None and self.handshakes >= self._limits.retry_above:
             if not header.token:
@@ -221,6 +223,7 @@ class QuicListener(Endpoint):
     ) -> Carrier | None:
         host = str(address[0]).removeprefix("::ffff:")
         if not self._admit(host):
+            # Told at once, so that the client need not wait for its handshake timeout.
             self.send(_refusal(header), address)
             return None
         is_near = ip_address(host.partition("%")[0]).is_loopback

@@ -33,12 +33,12 @@ class StreamWire:
         self.is_finish_told = False
         self.is_paused = False
         self.is_output_ended = False  # our FIN is written
-        self.is_closing = False  # nothing is read any more
+        self.is_closing = False  # nothing more is read
         self.is_stopped = False  # by the peer, which may still send
         self.is_over = False  # `lost` was called, or will be soon
         self.written_bytes = 0
         self._received_bytes = 0
-        self.told_below = -1  # report room at so many unacknowledged bytes; -1: do not
+        self.told_below = -1  # report room at this many unacknowledged bytes; -1: do not
 
     @property
     def peer_address(self) -> str:
@@ -52,7 +52,8 @@ class StreamWire:
 
     def write(self, data: bytes) -> None:
         """Send *data*, now or when there is room; drop it if the peer has stopped us."""
-        # Dropped data counts, too: it was written and will never arrive.
+        # Dropped data counts too: a caller that waits for its arrival must not be told
+        # that it arrived.
         self.written_bytes += len(data)
         if data and not (self.is_output_ended or self.is_over):
             self.carrier.write(self, data)
@@ -137,6 +138,7 @@ class StreamWire:
             self.arrived = []
             self.carrier.quic.consume(self.stream_id, len(data))
             carried.receive(data)
+        # Asked again: `receive` may have paused or closed the stream.
         if self.input_ended and not self.is_finish_told and not self.is_paused:
             self.is_finish_told = True
             if not self._is_done():
@@ -273,7 +275,7 @@ class Carrier:
         self._take_events()
         if self.is_ended:
             return
-        self._measure()
+        self._measure()  # before delivering: acknowledgements may have made room for answers
         while self._pending:
             wire, _ = self._pending.popitem()
             wire.deliver()
@@ -354,6 +356,7 @@ class Carrier:
         if wire is None:
             wire = self._accept(event.stream_id)
         if wire.is_over or wire.is_closing:
+            # Dropped, but consumed: otherwise it would use up the connection's window for good.
             self.quic.consume(event.stream_id, len(event.data))
             return
         if event.data:
@@ -390,10 +393,11 @@ class Carrier:
             self._lose(wire)
 
     def _stopped_by_peer(self, stream_id: int) -> None:
-        # The peer wants no more output; its own last data may still be in flight.
+        # The peer reads no more; what it has sent itself may still be in flight.
         self.quic.discard_output(stream_id)
         wire = self.wires.get(stream_id)
         if wire is None:
+            # Its first data may come later; remember it until then, within a bound.
             if len(self.stopped_early) < self._limits.streams_max:
                 self.stopped_early.add(stream_id)
         elif wire.is_closing:
@@ -426,6 +430,7 @@ class Carrier:
         if not wire.is_over:
             wire.is_over = True
             wire.arrived.clear()
+            # `lost` is called at the end of the turn: the caller may be this stream's own code.
             self._losing.append(wire)
             self._endpoint.transmit_soon(self)
 

@@ -75,6 +75,7 @@ class TcpWire(asyncio.Protocol):
         raw = transport.get_extra_info("socket")
         if raw is not None:
             _configure(raw)
+        # asyncio resumes writing at a quarter of this.
         self._transport.set_write_buffer_limits(high=self._output_buffer_bytes)
         self._carried = self._accept(self)
         if self._carried is None:
@@ -107,6 +108,7 @@ class TcpWire(asyncio.Protocol):
         """Pass on the end, whatever its cause."""
         del exc
         self.greeted()
+        # First forget both: `lost` may still write or close, which must do nothing now.
         carried = self._carried
         self._carried = None
         self._transport = None

@@ -100,7 +100,7 @@ class TlsLayer(asyncio.Protocol):
             raw.close()
             return False
         raw.write(self._outgoing.read())
-        self._deadline.cancel()
+        self._deadline.cancel()  # the wire's own, which covers authentication too, goes on
         self._is_shaken = True
         self._carried.connection_made(_TlsTransport(raw, self._tls, self._outgoing))
         return True
@@ -119,6 +119,7 @@ class TlsLayer(asyncio.Protocol):
         except ssl.SSLError:
             is_broken = True
         raw.write(self._outgoing.read())
+        # After its close_notify a peer must send nothing; what it sends is dropped.
         if chunks and not self._is_finished:
             self._carried.data_received(b"".join(chunks))
         if is_broken:

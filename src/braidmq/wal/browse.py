@@ -76,7 +76,7 @@ class Browser:
             middle = (low + high) // 2
             at_us, at_id = self._time_from(view, middle, high)
             if at_us >= time_us:
-                high = middle
+                high = middle  # not `at_id`: the records between the two have no time
             else:
                 low = at_id + 1
         return low
@@ -88,6 +88,7 @@ class Browser:
         _, index = self._reader.opened(view, segment)
         number = index.topics.get(topic)
         row = index.row_after(found.reached_id - 1) if number is not None else 0
+        # From the newest block to the oldest; `row` is where the part to be searched ends.
         while row > 0:
             block = (row - 1) // BLOCK_ROWS
             rows = self._rows(view, segment, block)[: (row - block * BLOCK_ROWS) * ROW_BYTES]

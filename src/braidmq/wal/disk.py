@@ -320,6 +320,8 @@ class Disk:
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC  # a child process must not keep the lock
         descriptor = os.open(self._path(path), flags, _FILE_MODE)
+        # flock, not a POSIX lock: closing any other descriptor of the file would release that
+        # one.
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -352,7 +352,7 @@ def scan(data: bytes, next_id: int) -> Scan:
             body = _unfenced(body)
         kind = body[0]
         due += 1
-        # Type 0 is never written, and a gap record decides where the ids go on.
+        # Type 0 is never written, and a gap record decides which id is next.
         if kind in (0, GAP_KIND):
             gap = decode_gap(body)
             if gap is None or gap[0] != record_id:
@@ -408,8 +408,8 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
 
     *before* is the offset where the first row's record starts; *topic* -1 selects every topic,
     *priority* -1 every priority. The first match is selected even if it is larger than
-    *bytes_max* (unless that is 0), or a reader could never get past it. `reached_id` is the
-    last id that was judged.
+    *bytes_max*, or a reader could never get past it. `reached_id` is the last id that was
+    judged.
     """
     chosen = SelectedRows()
     # Slice whole columns in C: only the rows of the wanted topic are then looked at one by one.
@@ -431,6 +431,7 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
     ends = chosen.ends
     count = 0
     used = 0
+    # A record has no offset of its own in a row: it starts where the one before it ends.
     for i in wanted:
         record_id = ids[i]
         if record_id <= after_id:

@@ -78,6 +78,7 @@ class IndexView:
 
     def end_before(self, row: int) -> int:
         """Return where the record of the row before *row* ends in the segment file."""
+        # Not verified: `cut_records` finds no intact record there if it is wrong.
         data = read_all(self.file, 8, HEADER_BYTES + row * ROW_BYTES - _END_AT)
         return int.from_bytes(data[:4], "little") + int.from_bytes(data[4:], "little")
 
@@ -203,7 +204,7 @@ class IndexWriter:
         Raises:
             OSError: They were not all written.
         """
-        names = list(self.topics)[1:]
+        names = list(self.topics)[1:]  # without the name of number 0, which stands for none
         tables = encode_tables(
             trailer, names, self._numbers.all(), self._sums.all(), block_sums
         )
@@ -211,6 +212,8 @@ class IndexWriter:
 
     def view(self) -> IndexView:
         """Return the index as it is now."""
+        # Dict and list are shared, not copied: the writer only adds to them, and the view uses
+        # nothing that was added after it was made. `last_sum` changes, so it is copied.
         return IndexView(
             self.file,
             first_id=self.first_id,

@@ -204,7 +204,7 @@ class Opening:
             info = rebuild_sealed(self._files, first_id, successor, self._describe)
         else:
             info = SegmentInfo(first_id, successor - 1, size, header.created_us, sealed=True)
-        if info.last_id > self._after_id:
+        if info.last_id > self._after_id:  # older records are verified when they are read
             self._replay_sealed(file, info)
         self._watching.passed(size)
         file.close()
@@ -234,6 +234,8 @@ class Opening:
         read = self._watching.reader(reader_of(file))
         walk = Walk(read, file.size(), first_id)
         segment = start_index(self._files, file, header)
+        # Records are visited before the verdict is known. That is safe: on damage this raises,
+        # and the caller drops whatever it has made of them.
         build_index(walk, segment, self._describe, self._visit_new)
         verdict = judge_last(walk, durable_id, read)
         if verdict.ending is Ending.DAMAGE:

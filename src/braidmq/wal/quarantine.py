@@ -52,6 +52,7 @@ def move_in(files: Files, path: str) -> str:
     directory, _, name = path.rpartition("/")
     kept = _free_name(files, name)
     files.rename(path, kept)
+    # The new name first: a power cut may leave the file under both names, never under neither.
     files.sync_dir(QUARANTINE_DIR)
     files.sync_dir(directory)
     return kept

@@ -113,7 +113,7 @@ class Reader:
             LogPoisonedError: An index must be rebuilt, and writing it failed.
             FileNotFoundError: A segment was deleted meanwhile: take a new view.
         """
-        wanted = wanted.within(view.committed_id)
+        wanted = wanted.within(view.committed_id)  # the file may hold more, not yet committed
         found = ReadBack(reached_id=after_id)
         if after_id < wanted.up_to and after_id + 1 < view.first_id:
             found.lost = (after_id + 1, min(view.first_id - 1, wanted.up_to))
@@ -172,6 +172,7 @@ class Reader:
                 wanted.bytes_max - found.body_bytes,
                 wanted.priority,
             )
+            # `select_rows` always chooses one; that is too much if earlier blocks had some.
             if found.records and chosen.body_bytes + found.body_bytes > wanted.bytes_max:
                 return True
             self._fetch(file, chosen, found)
@@ -222,6 +223,8 @@ class Reader:
             index = self._open_index(segment)
             self._open[segment.first_id] = file, index
             if len(self._open) > OPEN_SEGMENTS_MAX:
+                # Not closed: another thread may be reading it. It closes with its last
+                # reference.
                 self._open.popitem(last=False)
             return file, index
 
@@ -262,7 +265,7 @@ class Reader:
         file, _ = self.opened(view, segment)
         read = reader_of(file)
         walk = Walk(read, segment.size, segment.first_id)
-        for _ in walk.runs():
+        for _ in walk.runs():  # to find where the segment is damaged, if it is
             pass
         behind = find_record(read, walk.offset, segment.size, walk.next_id - 1, fenced=False)
         last_lost = max(behind[1] - 1 if behind else segment.last_id, walk.next_id)

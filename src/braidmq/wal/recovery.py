@@ -54,7 +54,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is at `offset`, behind the last valid record; the ids are the ones that are lost."""
+    """What is at `offset`, after the last valid record; the ids are the ones that are lost."""
 
     ending: Ending
     offset: int
@@ -96,7 +96,7 @@ class Walk:
             want = max(CHUNK_BYTES, found.wanted)
             left = self.size - self.offset
             if not self.problem and left and found.wanted > left:
-                self.problem = f"cut off: {found.wanted} bytes are due, {left} are there"
+                self.problem = f"truncated: {found.wanted} bytes expected, {left} present"
             elif not self.problem and len(data) < asked:
                 self.problem = "unreadable: the file is shorter than it was"
             if found.records:
@@ -140,13 +140,15 @@ def judge_last(walk: Walk, durable_id: int, read: Read) -> Verdict:
     if not zero:
         behind = find_record(read, walk.offset, walk.size, due - 1, fenced=True)
     last = max(behind[1] - 1 if behind else durable_id, due)
+    # Also if the tail is all zeros: the mark says that something else was there.
     if durable_id >= due:
         return _damage(walk, last, f"{walk.problem} at or below the durable mark {durable_id}")
-    # Ids are given without holes. An intact record with a later id means that records are gone.
+    # Ids have no holes: an intact record with a later id means that records are gone. One with
+    # an earlier id is a leftover of bytes that were overwritten, and proves nothing.
     if walk.stray_id > due:
         return _damage(walk, walk.stray_id - 1, walk.problem)
     if behind:
-        return _damage(walk, last, f"{walk.problem}, with valid record {behind[1]} behind it")
+        return _damage(walk, last, f"{walk.problem}, with valid record {behind[1]} after it")
     ending = Ending.ZERO_TAIL if zero else Ending.TORN_TAIL
     return Verdict(ending, walk.offset, due, due, walk.problem)
 

@@ -92,6 +92,8 @@ class ActiveSegment:
         self.next_id = index.first_id
         self.size = 0
         self.blocks = BlockSums(SEGMENT_BLOCK_BYTES)
+        # The header is in the file already; it counts for size and checksums like everything
+        # else.
         self.grow(encode_header(SEGMENT_MAGIC, self.first_id, created_us), self.next_id)
 
     def grow(self, data: bytes, next_id: int) -> None:
@@ -113,6 +115,7 @@ class ActiveSegment:
                 self.next_id, bodies, self.size, fence, describe, index.topics
             )
             assert self.size + len(data) <= SEGMENT_BYTES_LIMIT
+            # The segment first: rows must never point at bytes that were not written.
             write_all(self.file, data, self.size)
             write_all(index.file, rows, index.size)
         except BaseException:
@@ -128,7 +131,7 @@ class ActiveSegment:
         """Remove what a failed append left in the files.
 
         1. Both files are truncated to their last whole record. *A crash brings back any part
-           of the cut-off bytes: a torn tail, which no one was told about.*
+           of the cut-off bytes: a torn tail, of records that no publisher was told about.*
         2. The segment is fdatasynced. *Otherwise the next batch would be written over bytes
            that a power cut could bring back, between the sectors of the new ones.*
 
@@ -178,7 +181,7 @@ def start_segment(files: Files, first_id: int, created_us: int) -> ActiveSegment
         LogPoisonedError: The segment was written but could not be synced.
     """
     file = files.open(segment_path(first_id), write=True, create=True)
-    file.truncate(0)
+    file.truncate(0)  # one may be left from a rotation that was interrupted
     write_all(file, encode_header(SEGMENT_MAGIC, first_id, created_us), 0)
     try:
         file.fsync()
@@ -224,6 +227,7 @@ class Reserve:
         """
         if not self.bytes_left:
             return False
+        # If less is left than wanted, release it all: *wanted* is a generous estimate.
         self.bytes_left = max(0, self.bytes_left - wanted - _RESERVE_STEP_BYTES)
         self._file.truncate(self.bytes_left)
         return True

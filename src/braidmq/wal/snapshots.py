@@ -161,6 +161,8 @@ def load(files: Files, rejected: list[str] | None = None) -> Snapshot | None:
         found = read(files, last_id)
         if found is not None:
             return found
+        # Move it away: retention goes by the oldest snapshot listed, and recovery must not find
+        # this one again.
         kept = move_in(files, snapshot_path(last_id))
         if rejected is not None:
             rejected.append(kept)

@@ -141,6 +141,7 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
     if checksum(data[:_CRC_AT]) != crc or topics_at != HEADER_BYTES + rows * ROW_BYTES:
         return None
     numbers_at = row_sums_at - rows * number_bytes(topic_count)
+    # Each table's length follows from the counts, so offsets that disagree are invalid.
     if numbers_at < topics_at or block_sums_at != row_sums_at + 4 * -(-rows // BLOCK_ROWS):
         return None
     blocks = -(-segment_bytes // SEGMENT_BLOCK_BYTES)
@@ -175,6 +176,7 @@ def decode_tables(data: bytes, trailer: Trailer) -> Tables | None:
     numbers_end = trailer.row_sums_at - trailer.topics_at
     names_end = numbers_end - trailer.rows * number_bytes(trailer.topic_count)
     sums_end = trailer.block_sums_at - trailer.topics_at
+    # The checksum has matched, so lengths are only checked once, at the end of the names.
     topics: dict[bytes, int] = {b"": 0}
     at = 0
     for number in range(1, trailer.topic_count + 1):

@@ -7,6 +7,10 @@ thread: they work on an immutable `LogView` that the writer replaces with one as
 What is on the disk at each step, and what recovery makes of a crash right after it, is numbered
 at `append`, `commit`, `_rotate`, `_delete` and in `braidmq.wal.snapshots`; docs/log_format.md
 has the whole story. The log reads no clock: times are arguments.
+
+What is not promised: that an appended record survives before `commit` has returned, that a
+committed one survives a power cut under any policy but `always`, or that a record stays in the
+log: `retain` deletes, and a reader that comes later is told which ids it has missed.
 """
 
 from collections import deque
@@ -89,6 +93,8 @@ class Wal:
         opening: Opening,
         clock: Callable[[], float],
     ) -> None:
+        # All records that this finds are durable when it returns, so the log starts with all
+        # three ids at its end, and may write the mark.
         sealed, active = opening.run()
         self._files = files
         self._options = options
@@ -109,7 +115,7 @@ class Wal:
         self.committed_id = self.next_id - 1
         write_all(self._mark, encode_mark(self.synced_id), 0)
         self._reserve.refill()
-        files.sync_dir(LOG_DIR)
+        files.sync_dir(LOG_DIR)  # the names of mark and reserve
         self._view = self._make_view()
 
     @classmethod
@@ -152,8 +158,8 @@ class Wal:
         """Write *bodies* as the records from `next_id` on; `commit` makes them visible.
 
         1. The records are written after the last one, with one write. *A crash leaves any
-           sectors of them: recovery keeps the valid prefix and quarantines the rest. No one
-           has been told about these records, so both outcomes are right.*
+           sectors of them: recovery keeps the valid prefix and quarantines the rest. No
+           publisher was told about these records, so both outcomes are right.*
         2. Their index rows are written, not synced. *Recovery rebuilds the active segment's
            index in any case.*
 
@@ -196,6 +202,7 @@ class Wal:
             self._fail("truncate after a full disk", worse)
 
     def _use_reserve(self, bodies: list[bytes]) -> bool:
+        # For each record its header and its index row as well, rounded up.
         wanted = sum(map(len, bodies)) + len(bodies) * 2 * ROW_BYTES
         try:
             return self._reserve.release(wanted)
@@ -221,6 +228,8 @@ class Wal:
             self._sync()
         self._publish()
         self.stats.commits += 1
+        # Only between batches: a batch is never divided, so a segment may exceed its size by
+        # one batch.
         if self._active.size >= self._options.segment_bytes and not self._active.is_empty:
             self._rotate(now_us)
         return self.committed_id
@@ -288,7 +297,7 @@ class Wal:
         try:
             self._active.seal_index()
             successor = start_segment(self._files, self.next_id, now_us)
-        except LogPoisonedError as error:
+        except LogPoisonedError as error:  # from `start_segment`, which knows no log to poison
             self._poison = error.operation, error.reason
             raise
         except OSError as error:
@@ -340,7 +349,7 @@ class Wal:
         expired = self._options.expired(
             self.segments(), needed_id=needed_id, now_us=now_us, recovery_id=recovery_id
         )
-        for segment in expired:
+        for segment in expired:  # the oldest ones, in order
             self._sealed = self._sealed[1:]
             # The active part stays as it was: retention must not commit what was only appended.
             self._view = replace(self._view, sealed=self._sealed)

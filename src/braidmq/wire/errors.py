@@ -5,7 +5,7 @@
     |-- MalformedFrameError     the header holds a value that the format forbids
     `-- MalformedPayloadError   a payload does not have the layout of its frame type
 
-Once a frame error was raised the framing is lost: no one can tell where the next frame starts.
+Once a frame error was raised the framing is lost: nothing says where the next frame starts.
 Answer the frames that came before, then close.
 """
 

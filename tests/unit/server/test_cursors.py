@@ -103,7 +103,7 @@ async def test_a_cursor_moves_only_forward_and_not_past_the_log() -> None:
     await world.run(world.cursors.move(ADA, "night", 3))
     assert [5] == [cursor.position for cursor in world.cursors.all()]
 
-    with pytest.raises(CursorError, match="offset 8 is behind the log"):
+    with pytest.raises(CursorError, match="offset 8 is beyond the end of the log"):
         await world.cursors.move(ADA, "night", 8)
 
 
@@ -183,7 +183,7 @@ async def test_cursors_are_limited_in_number_and_start_inside_the_log() -> None:
     """The errors say what to do."""
     world = SinkWorld()
     for start in (-1, 2):
-        with pytest.raises(CursorError, match="is behind the log, which ends at 1"):
+        with pytest.raises(CursorError, match="is beyond the log, which ends at 1"):
             await world.cursors.open(ADA, "night", start)
     for number in range(1_000):
         world.engine.broker.cursors.create(str(number), "ada", 1)

@@ -258,7 +258,7 @@ def test_a_hole_before_a_fence_is_damage_without_any_mark() -> None:
     disk = grown_log()
     flip(LAST, 32 + 2 * RECORD_BYTES + 40)(disk)
     disk.remove(MARK_PATH)
-    with pytest.raises(DamagedLogError, match="valid record 66 behind"):
+    with pytest.raises(DamagedLogError, match="valid record 66 after"):
         open_log(disk)
 
 

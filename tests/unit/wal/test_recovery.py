@@ -67,10 +67,10 @@ SECOND = HEADER_BYTES + SIZE
 LAST: list[tuple[str, bytes, int, Ending, str]] = [
     ("clean", GOOD, 3, Ending.CLEAN, ""),
     ("no record yet", segment(), 0, Ending.CLEAN, ""),
-    ("torn header", GOOD + plain(4)[:9], 3, Ending.TORN_TAIL, "cut off"),
-    ("torn payload", GOOD + plain(4)[:-3], 3, Ending.TORN_TAIL, "cut off"),
+    ("torn header", GOOD + plain(4)[:9], 3, Ending.TORN_TAIL, "truncated"),
+    ("torn payload", GOOD + plain(4)[:-3], 3, Ending.TORN_TAIL, "truncated"),
     ("zero tail", GOOD + bytes(700), 3, Ending.ZERO_TAIL, "impossible length 0"),
-    ("zero tail shorter than a header", GOOD + bytes(3), 3, Ending.ZERO_TAIL, "cut off"),
+    ("zero tail shorter than a header", GOOD + bytes(3), 3, Ending.ZERO_TAIL, "truncated"),
     ("noise", GOOD + b"\x99" * 700, 3, Ending.TORN_TAIL, "impossible length"),
     (
         "hole in one batch",
@@ -86,7 +86,7 @@ LAST: list[tuple[str, bytes, int, Ending, str]] = [
         Ending.DAMAGE,
         "record 5",
     ),
-    ("fence far behind", flip(GOOD, SECOND) + fenced(4), 0, Ending.DAMAGE, "record 4 behind"),
+    ("fence far behind", flip(GOOD, SECOND) + fenced(4), 0, Ending.DAMAGE, "record 4 after"),
     ("at the mark", flip(GOOD, SECOND + 2 * SIZE - 1), 3, Ending.DAMAGE, "the durable mark 3"),
     ("below the mark", flip(GOOD, SECOND), 3, Ending.DAMAGE, "at or below the durable mark"),
     ("beyond the mark", flip(GOOD, SECOND), 1, Ending.TORN_TAIL, "checksum"),

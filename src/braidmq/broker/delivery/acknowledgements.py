@@ -1,15 +1,19 @@
 """Acknowledgements: which messages of a channel are settled, as ranges.
 
 A range (after, last] stands for every message of the channel's topic with an id above `after`
-and up to `last`. `after` is the id of the message before, so ranges of neighbours meet although
-ids of other topics lie between them, and acknowledgement in order stays one range.
+and up to `last`. `after` is the id of the topic's previous message, so neighbours' ranges meet
+although ids of other topics lie between them: acknowledged in order, they stay one range.
 """
 
 from typing import Final
 
 
 class Settled:
-    """Ranges of settled messages; everything up to `floor` is settled."""
+    """Ranges of settled messages; everything up to `floor` is settled.
+
+    Most methods walk over all ranges. There are few: messages are settled nearly in order, and
+    what is settled out of order is bounded by what consumers hold, or by `AHEAD_RANGES_MAX`.
+    """
 
     def __init__(self, floor: int) -> None:
         self._ranges: list[tuple[int, int]] = [(0, floor)]
@@ -34,6 +38,7 @@ class Settled:
         if after > ranges[-1][1]:
             ranges.append((after, last))
             return
+        # Out of order: join every range that it meets or overlaps.
         low = after
         high = last
         kept: list[tuple[int, int]] = []
@@ -92,6 +97,7 @@ class Settled:
         kept: list[tuple[int, int]] = []
         for after, last in self._ranges:
             if after < message_id <= last:
+                # The range that begins at 0 stays even if it is empty: its end is the floor.
                 if after < message_id - 1 or after == 0:
                     kept.append((after, message_id - 1))
                 if message_id < last:
@@ -124,7 +130,7 @@ class Progress:
         else:
             self._add_range(after, message_id)
         if self.attempts:
-            self.attempts.pop(message_id, None)
+            self.attempts.pop(message_id, None)  # of no use to a restart now
 
     def settle_range(self, after: int, last: int, count: int) -> None:
         """Note that the *count* messages in (after, last] were settled."""
@@ -159,6 +165,7 @@ class Progress:
         """Return this with what happened after it added: the log refused the record of this."""
         if later is None:
             return self
+        # `later.attempts` win below: they are the newer count of the same messages.
         self.handed_id = max(self.handed_id, later.handed_id)
         self.settled_count += later.settled_count
         for after, last in later.ranges:

@@ -60,7 +60,7 @@ class Delivery:
 
 
 class Peer:
-    """A connection as the broker sees it: its principal, what waits to be sent, its room."""
+    """A connection as the broker sees it: its principal, its deliveries, and its room."""
 
     def __init__(self) -> None:
         self.principal: Principal | None = None
@@ -69,9 +69,9 @@ class Peer:
         self.delivered: int = 0  # messages, until the connection has counted them
         self.consumers: dict[int, Consumer] = {}  # by the id of the subscription
         self.queue_consumers: dict[int, QueueConsumer] = {}  # by the id of the queue
-        self.touched: bool = False  # is in the broker's list of peers to look after
+        self.touched: bool = False  # is in the broker's list of peers to wake
         self.following: dict[str, Follower] = {}  # by topic
-        self.laggards: list[Follower] = []  # those of them that are behind, in turn
+        self.laggards: list[Follower] = []  # followers that are behind; they take turns
 
     def note_received(self) -> None:
         """Bring the followers' `unreceived` up to date, where the transport can tell."""
@@ -83,7 +83,7 @@ class Holder:
     def __init__(self, peer: Peer) -> None:
         self.peer: Peer = peer
         self.held: int = 0  # deliveries in flight to this consumer
-        self.isolated: bool = False  # holds a message's last allowed delivery, and gets no more
+        self.isolated: bool = False  # holds a message's last allowed delivery, and nothing else
 
 
 @final
@@ -94,6 +94,7 @@ class Entry:
     other row or place that lists it is stale.
     """
 
+    # Defaults are class attributes: __init__ runs for every message and should do little.
     due_us: int = 0  # 0: no deadline
     row_us: int = 0
     place: int = 0
@@ -110,6 +111,8 @@ class Entry:
 
     def finish(self) -> None:
         """Mark it settled and release the message, wherever this entry is still listed."""
+        # Heaps, rows of the schedule and a connection's table of tags may list it for a long
+        # time, and must not keep its message in memory.
         self.state = SETTLED
         self.due_us = 0
         self.consumer = None
@@ -127,7 +130,7 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self.count: int = 0  # with consumers
+        self.count: int = 0  # entries that consumers hold
         self.bytes: int = 0  # of those messages
         self.open: dict[int, Entry] = {}
         self.returned: list[int] = []  # heaps of tags; some may be stale
@@ -141,19 +144,19 @@ class InFlight:
         return list(self.open.values())
 
     def add(self, entry: Entry) -> None:
-        """Count an entry as being with a consumer."""
+        """Count an entry that a consumer holds now."""
         self.open[entry.id] = entry
         self.count += 1
         self.bytes += len(entry.message.body)
 
     def give_back(self, entry: Entry, *, last_chance: bool) -> None:
-        """Let an entry that is with no consumer wait for its next delivery."""
+        """Put an entry that no consumer holds back in line for its next delivery."""
         self.open[entry.id] = entry
         entry.is_last_chance = last_chance
         heapq.heappush(self.last_chances if last_chance else self.returned, entry.id)
 
     def uncount(self, entry: Entry) -> None:
-        """Note that an entry is no longer with a consumer."""
+        """Note that a consumer no longer holds an entry."""
         self.count -= 1
         self.bytes -= len(entry.message.body)
 
@@ -168,6 +171,7 @@ class InFlight:
     def oldest_unheld(self) -> Entry | None:
         """Return the oldest entry that no consumer holds, delayed ones included."""
         oldest: Entry | None = None
+        # The heaps do not help: they hold stale tags, and delayed entries are not in them.
         if len(self.open) > self.count:
             for entry in self.open.values():
                 if entry.consumer is None and (oldest is None or entry.id < oldest.id):
@@ -177,6 +181,7 @@ class InFlight:
     def take_returned(self, *, consumer_is_idle: bool) -> Entry | None:
         """Take the oldest entry that this consumer may have."""
         if consumer_is_idle:
+            # First: while one waits, the channel hands out no new durable message.
             entry = self._live_head(self.last_chances, last_chance=True)
             if entry is not None:
                 heapq.heappop(self.last_chances)
@@ -204,27 +209,27 @@ class InFlight:
 
 @final
 class Position:
-    """Where a channel is in the log, and what it knows of the messages behind that point."""
+    """Where a channel is in the log, and what it knows of the messages after that point."""
 
     def __init__(self) -> None:
         self.cursor: int = 0  # everything up to it was taken in, or is settled
         self.tail: int = 0  # the last message that was taken in
         self.behind: bool = False  # the log holds more than was taken in
-        self.reading: bool = False  # a piece of the backlog was asked for and has not come
-        self.waiters: list[Peer] = []  # whose answers need that piece
+        self.reading: bool = False  # a piece of the backlog was requested and is not here yet
+        self.waiters: list[Peer] = []  # peers whose answers need that piece
         self.handed_id: int = 0  # the newest message ever handed out
         # What is known of messages that are not taken in yet: from before a restart, or because
-        # they went ahead of the others.
+        # they were replayed ahead of the others.
         self.settled: Settled | None = None
         self.known_attempts: dict[int, int] = {}
 
     def begin(self, first_id: int) -> None:
-        """Start behind *first_id*: messages above it belong to the channel."""
+        """Start after *first_id*: messages above it belong to the channel."""
         self.cursor = first_id
         self.tail = first_id
 
     def skip_to(self, last_id: int) -> None:
-        """Leave the backlog out, up to *last_id*."""
+        """Skip the backlog up to *last_id*."""
         last_id = max(self.cursor, last_id)
         self.cursor = last_id
         self.tail = last_id
@@ -268,7 +273,7 @@ class Channel:
     # Where the kinds differ.
 
     def queue_of(self) -> "Queue | None":
-        """Return the queue that this is a part of, if it is."""
+        """Return the queue that this channel belongs to, if any."""
         return None
 
     def settle(self, entry: Entry) -> bool:
@@ -283,7 +288,7 @@ class Channel:
     def settle_by_letter(self, entry: Entry) -> bool:  # noqa: ARG002 - only queues count
         """Note the end of an entry whose dead letter's record settles it.
 
-        True when the log's refusal of that record must be undone in a fan-out's ledger.
+        True when a fan-out's ledger must be reopened if the log refuses that record.
         """
         return False
 
@@ -292,6 +297,8 @@ class Channel:
 
     def attempts_before(self, message_id: int) -> int:
         """Return how often a message up to `handed_id` was handed out, NEVER if it was not."""
+        # Messages are first handed out in the order of their ids, so one that is not listed has
+        # been handed out once: records list only what differs from that.
         return self.position.known_attempts.pop(message_id, 1)
 
     def newest_id(self) -> int:
@@ -299,7 +306,7 @@ class Channel:
         return self.topic.last_id
 
     def caught_up(self) -> None:
-        """Note that nothing waits in the log any more."""
+        """Note that nothing is left to read from the log."""
         self.position.forget_settled()
 
     # What is recorded, and what a restart finds.
@@ -326,6 +333,7 @@ class Channel:
         retention must not keep the whole log for a subscription of a quiet topic.
         """
         position = self.position
+        # Everything up to the cursor that is not held here is settled.
         unsettled = sorted([*self.in_flight.all(), *self.ready], key=_entry_id)
         ranges: list[tuple[int, int]] = []
         at = 0
@@ -361,7 +369,7 @@ class Channel:
         position.known_attempts.update(made.attempts)
 
     def recover(self, now_us: int) -> None:  # noqa: ARG002 - subscriptions have leases
-        """Begin to work after a restart: all that is not settled waits in the log."""
+        """Begin to work after a restart: everything that is not settled waits in the log."""
         position = self.position
         settled = position.settled
         assert settled is not None
@@ -384,7 +392,7 @@ def _entry_id(entry: Entry) -> int:
 
 @final
 class Windows:
-    """What channels may hold in memory, each and all together, and how much they do hold."""
+    """How much channels may hold in memory, each and together, and how much they do hold."""
 
     def __init__(self, settings: Settings, stats: Stats) -> None:
         self.held_bytes: int = 0
@@ -392,7 +400,7 @@ class Windows:
         self._stats: Stats = stats
 
     def hold(self, channel: Channel, size: int) -> None:
-        """Count *size* bytes more, or less, in a channel's window."""
+        """Count *size* bytes more in a channel's window; a negative *size* counts less."""
         channel.held_bytes += size
         self.held_bytes += size
 
@@ -402,6 +410,7 @@ class Windows:
         if waiting >= channel.rules.window:
             return False
         # Over the budget it stays in the log, and is read back when a consumer asks for it.
+        # The first message is taken in whatever its size, so that it can be delivered at all.
         if self.held_bytes > 0 and self.held_bytes + size > self._settings.memory_bytes:
             return False
         # One message always fits the window, however large it is.
@@ -415,6 +424,7 @@ class Windows:
         rules = channel.rules
         size = len(message.body)
         if self._others_spend_the_budget(channel, size):
+            # Drop this one: dropping all that waits here would still not make room for it.
             self._stats.dropped.overflow += 1
             return
         while volatile and (

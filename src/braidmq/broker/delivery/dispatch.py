@@ -1,12 +1,12 @@
-"""Dispatch: how messages come to the parts that move them, and the parts, joined.
+"""Dispatch: routes messages to the parts that move them, and joins those parts.
 
     route (a commit) ─────▶ Subscriptions ──┐
     supply (the log) ─────▶ Followers ──────┼──▶ Pushing ──▶ Settling ──▶ Windows, Effects
     timers_ended (time) ──▶ Queues ─────────┘        (arrows: who calls)
                                └──▶ Replays ──────────▶
 
-The parts hold each other by name. The *backlog* of a channel or a follower is what it has in
-the log only; it is read in pieces, each as large as there is room for.
+The parts hold each other by name. The *backlog* of a channel or a follower is what it has only
+in the log; it is read in pieces, each as large as there is room for.
 """
 
 from typing import final
@@ -38,7 +38,8 @@ class ReadRequest:
         self.bytes_max: int = 1
 
     def limit(self, count: int, room_bytes: int) -> None:
-        """Bound the piece; one message is read whatever the room is, as it was asked for."""
+        """Bound the piece; one message is read however little room there is."""
+        # Otherwise a message larger than the room would block its channel for ever.
         self.count_max = max(1, count)
         self.bytes_max = max(1, room_bytes)
 
@@ -96,6 +97,7 @@ class Dispatch:
         """Put a message that is committed, or lives in memory only, before its consumers."""
         topic = message.topic
         if message.id > 0:
+            # Before any channel is asked: a channel is behind if its cursor is below this id.
             topic.last_id = message.id
             topic.message_count += 1
         stats = self.stats
@@ -113,6 +115,7 @@ class Dispatch:
                     if subscription.consumers:
                         self.subscriptions.pump(subscription, now_us)
                 elif not subscription.consumers:
+                    # One of the two has QoS 0, so this delivery has QoS 0.
                     self.windows.offer_volatile(subscription, message)
                 elif not self.subscriptions.pass_on(subscription, message):
                     self.windows.offer_volatile(subscription, message)
@@ -161,6 +164,7 @@ class Dispatch:
                     queue = channel.queue_of()
                     if queue is not None:
                         self.queues.pump(queue, now_us)
+        # A follower whose peer has gone meanwhile reads again when its next peer comes.
         if effects.follower_reads:
             asking = effects.follower_reads
             effects.follower_reads = []
@@ -175,6 +179,7 @@ class Dispatch:
         position = channel.position
         settled = position.settled
         if settled is not None:
+            # Step over what is settled without reading it, here and with `up_to` below.
             skipped_to = settled.skip_from(position.cursor)
             if skipped_to > position.cursor:
                 position.begin(skipped_to)
@@ -210,6 +215,8 @@ class Dispatch:
             return
         position = channel.position
         passed_id = position.cursor  # a purge may have gone past some of it meanwhile
+        # No check for room: the request was bounded by it, and a channel that is behind takes
+        # nothing else in meanwhile.
         for message_id, record in found:
             if message_id > passed_id:
                 message = stored(channel.topic, message_id, record)
@@ -227,6 +234,8 @@ class Dispatch:
         position.behind = position.cursor < channel.newest_id()
         if not position.behind:
             channel.caught_up()
+        # Each peer asks again, and so requests the next piece if this one did not reach its
+        # message.
         for peer in position.waiters:
             self.effects.touch(peer)
         position.waiters = []
@@ -235,7 +244,7 @@ class Dispatch:
 def stored(topic: Topic, message_id: int, record: bytes) -> Message:
     """Return the message that a record of *topic* holds."""
     head = records.Head(record)
-    message = Message(topic, 1, record[head.body_at :])
+    message = Message(topic, 1, record[head.body_at :])  # QoS 1: only durable ones have records
     message.id = message_id
     message.priority = head.priority
     message.origin = head.origin

@@ -3,11 +3,12 @@
     log ...... | cursor ......... handed out, passed over
                behind, or away    settled
 
-A follower is one peer, one topic and one public key. It is handed messages as they are
-committed while its peer has room, and holds none of its own; without room it keeps only its
+A follower is one peer, one topic and one public key. While its peer has room it is handed
+messages as they are committed, and holds none of its own; without room it keeps only its
 cursor, and the log is read from there later, for one follower of a peer at a time. A follower
 with a record outlives its peer: it is *away* until a peer comes with its key again, or until
-`offline_us` is over. What the transport of its last peer had not received is sent again.
+`offline_us` is over. What its last peer had not received is then sent again: such a client may
+get a message twice, but misses none while it is away.
 """
 
 from collections import deque
@@ -57,12 +58,13 @@ class Follower:
         self.noted_id = follower_id
 
     def belongs_to(self, principal: str, key: bytes) -> bool:
-        """Say whether it is of this client: the same principal with the same key."""
+        """Say whether it belongs to this client: the same principal with the same key."""
         return self.key == key and self.principal == principal
 
     def sent_id(self) -> int:
         """Return the id up to which everything has reached its peer, or is not for it."""
         if self.peer is not None:
+            # The oldest that was sent and not confirmed, else the first that is yet to be sent.
             self.peer.note_received()
             if self.unreceived:
                 return min(self.cursor, self.unreceived[0] - 1)
@@ -72,11 +74,11 @@ class Follower:
         return self.cursor
 
     def has_all(self) -> bool:
-        """Say whether everything that is for it so far has reached its peer."""
+        """Say whether everything so far that is for it has reached its peer."""
         return not self.behind and self.sent_id() == self.cursor
 
     def floor_id(self, committed_id: int) -> int:
-        """Return the id up to which it needs nothing from the log any more."""
+        """Return the id up to which it needs nothing more from the log."""
         return max(self.cursor, committed_id) if self.has_all() else self.sent_id()
 
     def is_unsure(self) -> bool:
@@ -102,11 +104,11 @@ class Follower:
                 self.noted_id = last
 
     def recover(self, now_us: int) -> None:
-        """Be away, as after a restart; `offline_us` counts from now."""
+        """Start as away, after a restart; `offline_us` counts from now."""
         self.cursor = self.noted_id
         self.began_id = self.cursor
         self.behind = self.cursor < self.topic.last_id
-        self.last_used_us = now_us
+        self.last_used_us = now_us  # no record says when its peer left
 
 
 @final
@@ -138,7 +140,7 @@ class Followers:
         given = 0
         if follower is None:
             follower = Follower(topic, name, key)
-            if self._settings.offline_us > 0:
+            if self._settings.offline_us > 0:  # else it need not outlive its peer: no record
                 record = records.encode_follow(now_us, key, name, topic.name)
                 given = self._outgoing.add(Followed(follower), record)
                 self.add(follower, given)
@@ -148,14 +150,14 @@ class Followers:
                 follower.cursor = topic.last_id
                 follower.started = True
         elif not follower.started:
-            given = follower.id
+            given = follower.id  # it came back before its own record was committed
         follower.peer = peer
         peer.following[topic.name] = follower
         self._read_if_behind(follower, peer)
         return given
 
     def _returning(self, topic: Topic, principal: str, key: bytes) -> Follower | None:
-        """Return the follower that is away with this key; of several, the furthest behind."""
+        """Return the follower that is away with this key; end all but the furthest behind."""
         found: Follower | None = None
         for follower in topic.followers:
             if follower.peer is not None or not follower.belongs_to(principal, key):
@@ -187,7 +189,7 @@ class Followers:
             self._read_if_behind(follower, peer)
 
     def add(self, follower: Follower, follower_id: int) -> None:
-        """List a new follower; one that has a record is found again after a restart."""
+        """List a new follower."""
         follower.begin(follower_id)
         self.by_id[follower_id] = follower
         follower.topic.followers.append(follower)
@@ -200,13 +202,13 @@ class Followers:
         peer.deliveries = [d for d in peer.deliveries if d.message.topic is not topic]
         if follower.behind:
             peer.laggards.remove(follower)
-            self.read_for(peer)
+            self.read_for(peer)  # it may have been this one's turn
         given = self.end(follower, records.ENDED_BY_REQUEST)
         follower.peer = None
         return given
 
     def leave(self, peer: Peer, now_us: int) -> None:
-        """End or keep all that a peer follows: it is gone, or has stopped."""
+        """End or keep the followers of a peer that is gone or has stopped."""
         following = peer.following
         peer.following = {}
         peer.laggards = []
@@ -221,6 +223,7 @@ class Followers:
             else:
                 self.end(follower, records.ENDED_BY_REQUEST)
             follower.peer = None
+            # A read may still be under way: `take_up` drops what it brings if no peer is there.
             follower.reading = False
             follower.unreceived = deque()
         if following:
@@ -229,7 +232,7 @@ class Followers:
             ]
 
     def _may_miss(self, follower: Follower) -> bool:
-        """Say whether it must be kept: not if another follower gets all that it would miss."""
+        """Say whether it must be kept: no other follower gets all that it would miss."""
         if self._settings.offline_us == 0:
             return False
         for other in self._twins(follower):
@@ -241,7 +244,7 @@ class Followers:
         return True
 
     def _twins(self, follower: Follower) -> list[Follower]:
-        """Return the other followers with the same key whose peers are there."""
+        """Return the other followers with the same key that have a peer."""
         return [
             other
             for other in follower.topic.followers
@@ -294,7 +297,7 @@ class Followers:
             needed = min(needed, follower.floor_id(committed_id) + 1)
         return needed
 
-    # A message comes to followers.
+    # Followers get a message.
 
     def route(self, message: Message, now_us: int) -> None:
         """Hand a message to the followers of its topic that it is for."""
@@ -309,13 +312,14 @@ class Followers:
     def _offer_durable(self, follower: Follower, message: Message, now_us: int) -> None:
         peer = follower.peer
         if not self._is_for(follower, message):
+            # If it is behind, the cursor must stay: messages before this one are to be read.
             if not follower.behind:
                 follower.cursor = message.id
             return
         if peer is not None:
-            message.routed += 1
+            message.routed += 1  # reported in the publisher's Ack
         if follower.behind:
-            return
+            return  # it will be read from the log, after what is before it
         if peer is None:
             follower.behind = True
         elif message.expires_us and message.is_expired(now_us):
@@ -371,7 +375,7 @@ class Followers:
         reached_id: int,
         now_us: int,
     ) -> None:
-        """Hand out what was read of the ids above *after_id*, as far as there is room."""
+        """Hand out what was read from the ids above *after_id*, as far as there is room."""
         peer = follower.peer
         follower.reading = False
         if peer is None or not follower.behind:
@@ -413,7 +417,8 @@ class Followers:
     def letter_of_too_large(self, peer: Peer, message: Message, now_us: int) -> Message | None:
         """Return the dead letter of a message that no frame to *peer* can carry.
 
-        None when it is dropped: it is a dead letter already, or lives in memory only.
+        None when it is dropped: it is a dead letter already or lives in memory only, or the log
+        takes no dead letter now.
         """
         topic: Topic | None = None
         name = message.topic.name

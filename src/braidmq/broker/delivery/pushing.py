@@ -24,7 +24,7 @@ from braidmq.broker.topics import Message
 
 @final
 class Pushing:
-    """Moves messages between the states of the picture in `channels`."""
+    """Moves messages between the states that `channels` draws."""
 
     def __init__(self, settling: Settling) -> None:
         self.settling: Settling = settling
@@ -34,11 +34,13 @@ class Pushing:
         self.stopped: bool = False
         self.arrivals: int = 0  # orders durable and memory-only messages of one channel
 
-    # In: a message comes to a channel.
+    # In: a channel gets a message.
 
     def offer(self, channel: Channel, message: Message, now_us: int) -> None:
         """Take a committed message in, or leave it to the log when there is no room."""
         position = channel.position
+        # A channel that is behind takes nothing from here, even if it has room: what the log
+        # holds before this message must go first.
         if not position.behind:
             if self.windows.has_room(channel, len(message.body)):
                 self.take_in(channel, message, now_us)
@@ -47,7 +49,7 @@ class Pushing:
                 position.behind = True
 
     def take_in(self, channel: Channel, message: Message, now_us: int) -> None:
-        """Put a durable message into the window, behind all that is there."""
+        """Append a durable message to the window."""
         position = channel.position
         entry = Entry(channel, message, position.tail)
         position.tail = entry.id
@@ -73,7 +75,7 @@ class Pushing:
     def hand_out(
         self, channel: Channel, consumer: Holder, correlation_id: int, now_us: int
     ) -> bool:
-        """Give the consumer the next message it may have; say whether there was one."""
+        """Hand the consumer the next message it may have; say whether there was one."""
         if self.stopped:
             return False
         in_flight = channel.in_flight
@@ -140,6 +142,7 @@ class Pushing:
                 return entry is not None
             self.settling.expire_open(entry, now_us)
 
+    # Hot: one call per delivery, so it does by hand what smaller methods would do.
     def _hand_out_entry(self, consumer: Holder, entry: Entry, now_us: int) -> None:
         channel = entry.channel
         journal = channel if channel.journal is None else channel.journal
@@ -149,6 +152,8 @@ class Pushing:
             self.effects.note_progress(journal, now_us)
         entry.attempts += 1
         if journal is channel and entry.id > channel.position.handed_id:
+            # One number for all first deliveries, which go out in order. A view's do not fit
+            # that, as the subscribers of a fan-out are at different points.
             channel.position.handed_id = entry.id
             progress.handed_id = entry.id
         else:

@@ -7,7 +7,7 @@
 
 Lanes and ledgers are durable: their progress is recorded under ids made from the queue's. A
 view is not: what it settles is recorded as the ledger's progress, and what is not settled when
-its subscriber leaves waits in the log for the next one. What is done with a queue are verbs of
+its subscriber leaves waits in the log for the next one. The verbs for queues are methods of
 `queues.Queues`.
 """
 
@@ -35,7 +35,7 @@ from braidmq.broker.policy import (
 from braidmq.broker.topics import PRIORITY_CRITICAL, Topic
 
 _LANE_SHIFT: Final = 60
-"""Lane ids differ from each other above this bit, which no id of a log ever reaches."""
+"""Lane ids differ from each other from this bit on, which no id of a log ever reaches."""
 
 
 class QueueChannel(Channel):
@@ -51,7 +51,7 @@ class QueueChannel(Channel):
         return max(0, self.unsettled - self.in_flight.count) + len(self.volatile)
 
     def queue_of(self) -> "Queue | None":
-        """Return the queue that this is a part of."""
+        """Return the queue that this channel belongs to."""
         return self.queue
 
     def unsettle(self) -> None:
@@ -59,7 +59,7 @@ class QueueChannel(Channel):
         self.unsettled += 1
 
     def caught_up(self) -> None:
-        """Note that nothing waits in the log any more."""
+        """Note that nothing is left to read from the log."""
         self.position.forget_settled()
         # Only now is the number certain: what forced retention has deleted no longer counts.
         self.unsettled = len(self.ready) + len(self.in_flight.open)
@@ -110,13 +110,16 @@ class Lane(QueueChannel):
         if self.ready or self.in_flight.returned or self.in_flight.last_chances:
             return True
         position = self.position
-        settled = position.settled  # after a restart all that the log has of it may be settled
+        # A lane that is behind may still have nothing: after a restart everything that the log
+        # holds of it may be settled. It must not hold up the lanes of lower priority.
+        settled = position.settled
         return position.behind and (
             settled is None or settled.skip_from(position.cursor) < self.last_id
         )
 
     def recover(self, now_us: int) -> None:
         """Begin to work after a restart."""
+        # Of any priority: which ids are this lane's is only known once they are read.
         self.last_id = self.topic.last_id
         super().recover(now_us)
 
@@ -149,6 +152,7 @@ class Ledger(QueueChannel):
         """Return the ranges (after, last] of all that is settled, for a snapshot."""
         settled = self.settled()
         is_settled = self.unsettled == 0 and settled.floor >= self.topic.last_id
+        # As for a channel that is not behind: a quiet queue must not hold back retention.
         if is_settled or self.keeps_nothing:
             return [(0, max(settled.floor, committed_id))]
         return settled.ranges()
@@ -260,7 +264,7 @@ class QueueConsumer(Holder):
         )
 
     def is_allowed(self) -> bool:
-        """Say whether it may still have messages: permissions change meanwhile."""
+        """Say whether it may still get messages; its permissions may have changed."""
         principal = self.peer.principal
         assert principal is not None
         if self.allowed == principal.version:
@@ -293,6 +297,7 @@ class Queue:
         self.unsendable: list[Entry] = []  # dead letters whose origin is not credible
         if not rules.dead_letter_topic:
             rules.dead_letter_topic = dead_letters.queue_for(topic.name)
+        # By rising priority, as are a snapshot's rows; `_hand_out_any` starts at the end.
         if policy.mode == PRIORITY_BASED:
             self.lanes = [Lane(self, priority) for priority in range(PRIORITY_CRITICAL + 1)]
         elif policy.mode == FAN_OUT_WITH_ACK:
@@ -387,7 +392,11 @@ class Queue:
         return lane
 
     def new_view(self, ledger: Ledger) -> View:
-        """Return a view of what is not settled and no other subscriber will receive."""
+        """Return a view of what is not settled and no other subscriber will receive.
+
+        What a departed subscriber had not settled goes to the next one that joins. Messages
+        that arrive from now on go to all.
+        """
         last_id = max(self.id, self.topic.last_id)
         scope = ledger.settled().copy()
         for other in self.views():
@@ -400,6 +409,8 @@ class Queue:
         position.known_attempts = open_attempts(known, scope)
         position.handed_id = max(position.known_attempts, default=0)
         ledger.position.known_attempts = open_attempts(known, ledger.settled())
+        # With other subscribers present, it is not known how much of the backlog is left for
+        # this one; `caught_up` corrects the number.
         view.unsettled = 0 if self.consumers else ledger.unsettled
         position.begin(scope.floor)
         position.behind = position.cursor < self.topic.last_id

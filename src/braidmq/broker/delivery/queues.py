@@ -1,9 +1,9 @@
 """Queues: all of them by name, and everything that is done with one.
 
-A queue is declared; messages come to it, and consumers join it and share them, or as a fan-out
-each get them all; a consumer's word ends a delivery; operators purge, replay and delete. What a
-queue is made of is in `queue`. How a single delivery is made and ends is the same for every
-channel: see `pushing` and `settling`.
+A queue is declared; messages come to it; its consumers share them, or in a fan-out each gets
+them all; a consumer acknowledges, rejects or requeues a delivery; operators purge, replay and
+delete. What a queue is made of is in `queue`. How a single delivery is made and how it ends is
+the same for every channel: see `pushing` and `settling`.
 """
 
 from typing import Final, final
@@ -31,14 +31,17 @@ from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Topic
 
 QUEUES_MAX: Final = 100_000
-"""Queues of one broker; a publisher cannot grow memory by inventing more."""
+"""Queues of one broker; inventing more names must not use up its memory."""
 
 PREFETCH_DEFAULT: Final = 100
 PREFETCH_MAX: Final = 10_000
 """Unacknowledged deliveries that one consumer may hold."""
 
 _DELAY_STEPS: Final = 16
-"""A peer's delay is lengthened by up to a sixteenth, so that there are few different ones."""
+"""A delay that a consumer asks for is rounded up, by a sixteenth at most.
+
+The schedule has one row for each distinct delay, and must not get one for each millisecond.
+"""
 
 
 @final
@@ -70,16 +73,16 @@ class Queues:
         return declared
 
     def declare(self, topic: Topic, declared: Policy, now_us: int) -> Queue:
-        """Make a queue of *topic*; it counts once the queue's id is committed."""
+        """Make a queue of *topic*; it is durable once the queue's id is committed."""
         queue = self.new(topic, declared, now_us)
         record = records.encode_declare(topic.name, declared, now_us)
         self.begin(queue, self._outgoing.add(Declared(queue), record))
         return queue
 
     def letters_topic(self, name: str, now_us: int) -> Topic | None:
-        """Return the topic for dead letters of that name, which its first one makes a queue.
+        """Return the topic for dead letters of that name; the first letter declares its queue.
 
-        None when it takes no letters now.
+        None when the log refuses records, or when there are too many topics.
         """
         if self.settling.log_refuses:
             return None
@@ -93,13 +96,15 @@ class Queues:
         return Queue(topic, declared, of_policy(declared, self._settings), created_us)
 
     def begin(self, queue: Queue, queue_id: int) -> None:
-        """Let a queue keep what comes to its topic from *queue_id* on."""
+        """List a queue: it keeps what comes to its topic from *queue_id* on."""
         assert queue.topic.queue is None
         queue.begin(queue_id)
         queue.topic.queue = queue
         self.by_name[queue.topic.name] = queue
         for channel in queue.durable_channels():
             self.channels[channel.id] = channel
+        # Either queue may be declared first; one that holds another's dead letters must never
+        # give up on them.
         letters = queue.policy.dead_letter_name
         if letters:
             self._letter_names.add(letters)
@@ -135,6 +140,7 @@ class Queues:
 
     def letter_queues(self) -> set[str]:
         """Return the names of the queues that hold dead letters, by their name or declared."""
+        # Not from `_letter_names`, which keeps the names that deleted queues had declared.
         declared = {queue.policy.dead_letter_name for queue in self.by_name.values()}
         is_by_name = dead_letters.is_dead_letter_topic
         return {name for name in self.by_name if name in declared or is_by_name(name)}
@@ -160,7 +166,7 @@ class Queues:
                     self.effects.read_ahead(channel)
 
     def unblock(self) -> None:
-        """Wake the publishers that wait for room in a queue that has some now."""
+        """Wake the publishers that wait for room in queues that have some now."""
         for queue in self.by_name.values():
             self._unblock(queue)
 
@@ -170,7 +176,7 @@ class Queues:
             if queue.blocked:
                 self._wake(queue)
 
-    # In: a message comes to a queue.
+    # In: a queue gets a message.
 
     def route(self, queue: Queue, message: Message, now_us: int) -> None:
         """Put a message before the consumers of a queue."""
@@ -187,6 +193,7 @@ class Queues:
         else:
             lane.unsettled += 1
             lane.last_id = message.id
+            # DropOldest needs the window even without consumers: it drops from there.
             if queue.consumers or queue.drops_oldest():
                 self.pushing.offer(lane, message, now_us)
             else:
@@ -231,6 +238,7 @@ class Queues:
             return
         size_max = queue.policy.max_size
         views = queue.views()
+        # Each subscriber of a fan-out has its own backlog, and each is held to the bound.
         for view in views:
             while view.unsettled - view.in_flight.count > size_max:
                 if not self._drop_oldest(view, now_us):
@@ -256,6 +264,7 @@ class Queues:
         else:
             while True:
                 consumer = self._next_consumer(queue)
+                # It holds the fewest: if it can get nothing, neither can the others.
                 if consumer is None or not self._hand_out_any(queue, consumer, now_us):
                     break
                 if len(queue.consumers) > 1:
@@ -328,7 +337,10 @@ class Queues:
         return consumer
 
     def leave(self, consumer: QueueConsumer, now_us: int, *, counted: bool) -> None:
-        """Take back what a consumer was holding; *counted* says that it was an attempt.
+        """Take back what a consumer was holding; with *counted* each delivery was an attempt.
+
+        An orderly unsubscribe does not count. A broken connection does: the message may have
+        crashed the consumer.
 
         The caller removes the consumer from its peer.
         """
@@ -344,7 +356,7 @@ class Queues:
                         if not counted:
                             self._uncount_attempt(lane, entry, now_us)
                         self.settling.give_back(entry, now_us)
-        if queue.topic.queue is queue:
+        if queue.topic.queue is queue:  # not if it was deleted
             self.pump(queue, now_us)
 
     def _uncount_attempt(self, channel: Channel, entry: Entry, now_us: int) -> None:
@@ -353,6 +365,7 @@ class Queues:
 
     def _close_view(self, view: View, now_us: int, *, counted: bool) -> None:
         """End a subscriber's view; what no subscriber has acknowledged waits in the ledger."""
+        # The next subscriber continues the count of attempts.
         ledger = view.ledger
         known = ledger.position.known_attempts
         known.update(view.position.known_attempts)
@@ -365,6 +378,7 @@ class Queues:
                 known[entry.id] = entry.attempts
         ledger.position.known_attempts = open_attempts(known, ledger.settled())
         self.settling.forget(view)
+        # After `forget`, which marks every entry settled.
         for entry in left:
             entry.state = LEFT
 
@@ -379,7 +393,9 @@ class Queues:
         self.pump(_queue_of(entry), now_us)
 
     def _settle_left(self, view: View, entry: Entry, now_us: int) -> None:
-        self.effects.progress_of(view.ledger, now_us)
+        self.effects.progress_of(
+            view.ledger, now_us
+        )  # so that what `settle_left` notes is recorded
         if view.settle_left(entry):
             self.effects.acknowledged = True
             self.stats.acknowledged += 1
@@ -400,7 +416,7 @@ class Queues:
         if entry.state == LEFT or (
             entry.state == RETURNED and entry.due_us == 0 and delay_us == 0
         ):
-            return  # it has come back already
+            return  # it waits for its next delivery already
         self.stats.nacked += 1
         self.settling.release(entry)
         if delay_us > 0 and not entry.channel.rules.is_exhausted(entry.attempts):
@@ -414,7 +430,7 @@ class Queues:
     # What operators and publishers ask for.
 
     def purge(self, queue: Queue, now_us: int) -> int:
-        """Settle everything that waits; return how many messages that were."""
+        """Settle everything that waits; return how many messages that was."""
         before = queue.waiting()
         self.settling.empty(queue, now_us)
         self.stats.dropped.purged += before
@@ -422,7 +438,7 @@ class Queues:
         return before
 
     def redirect(self, message: Message, queue: Queue, now_us: int) -> Message | None:
-        """Return the dead letter of a message that its full queue does not take, or None."""
+        """Return the dead letter of a message that found its queue full, or None."""
         topic = self.letters_topic(queue.rules.dead_letter_topic, now_us)
         if topic is None:
             return None

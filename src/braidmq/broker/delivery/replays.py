@@ -1,8 +1,8 @@
 """Replays: dead letters on their way back to where they came from.
 
-A replay sends as many at once as may be on their way to the log; the rest follows when those
-are committed. A letter that waits in the log only, behind the window, can be sent *ahead* of
-those before it: its lane notes that it is settled, as a restart does, and reading skips it.
+A replay sends up to `REPLAY_BYTES_MAX` to the log at once; the rest follows when those are
+committed. A letter that waits only in the log, beyond the window, can be sent *ahead* of those
+before it: its lane notes that it is settled, as after a restart, and reading skips it.
 """
 
 from typing import TYPE_CHECKING, Final, final
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from braidmq.broker.delivery.queues import Queues
 
 REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Dead letters on their way back that are not committed; the rest waits for the log."""
+"""Uncommitted bytes above which a replay waits for the log."""
 
 AHEAD_RANGES_MAX: Final = 10_000
 """Ranges of letters that one lane has sent ahead: each costs memory, and a read on the way."""
@@ -30,13 +30,13 @@ READING: Final = 2
 HELD: Final = 3
 """A consumer holds it, or a timer keeps it back."""
 UNSENDABLE: Final = 4
-"""It does not say where it came from, or cannot have come from there."""
+"""It does not say where it came from, or what it says is not credible."""
 FAR: Final = 5
 """It may wait in the log only: read it there, and give it to `replay_ahead`."""
 CROWDED: Final = 6
 """Too many letters were sent ahead of those before them."""
 GONE: Final = 7
-"""It does not wait in this queue, or not any more."""
+"""It does not wait in this queue, or no longer."""
 
 
 @final
@@ -59,7 +59,9 @@ class Replays:
             return  # each letter waits for the subscribers of the fan-out, and nowhere else
         if not queue.replaying:
             self.running.append(queue)
-        queue.replaying = max(queue.replaying, count)
+        queue.replaying = max(
+            queue.replaying, count
+        )  # not the sum: both mean the oldest letters
         self.queues.pump(queue, now_us)
 
     def go_on(self, now_us: int) -> None:
@@ -69,7 +71,7 @@ class Replays:
         self.running = [queue for queue in self.running if queue.replaying]
 
     def end(self, queue: Queue) -> None:
-        """Send nothing more back; what could not be sent waits for consumers again."""
+        """Stop the replay; what could not be sent waits for consumers again."""
         queue.replaying = 0
         unsendable = queue.unsendable
         queue.unsendable = []
@@ -78,14 +80,17 @@ class Replays:
                 entry.channel.in_flight.give_back(entry, last_chance=False)
 
     def send_back(self, queue: Queue, now_us: int) -> None:
-        """Send back the letters in memory, as long as the log takes them."""
+        """Send back the letters in memory, as long as the log takes them.
+
+        A log that refuses ends the replay; the broker does not resume it.
+        """
         while queue.replaying and not self.settling.log_refuses:
             if self.outgoing.bytes >= REPLAY_BYTES_MAX:
-                return  # until the log has taken them
+                return  # `go_on` continues when the log has committed them
             entry = self._next_letter(queue)
             if entry is None:
                 if _is_behind(queue):
-                    return  # until they are read
+                    return  # `supply` pumps the queue when they are read
                 break
             self._send_back_one(queue, entry, now_us)
             queue.replaying -= 1
@@ -93,7 +98,7 @@ class Replays:
 
     def _next_letter(self, queue: Queue) -> Entry | None:
         """Take the oldest letter in memory, or have more of them read."""
-        for number in range(len(queue.lanes) - 1, -1, -1):
+        for number in range(len(queue.lanes) - 1, -1, -1):  # the highest priority first
             lane = queue.lanes[number]
             entry = lane.in_flight.take_returned(consumer_is_idle=True)
             if entry is not None:
@@ -102,6 +107,8 @@ class Replays:
             if lane.ready:
                 return lane.ready.popleft()
             if lane.position.behind:
+                # Lower priorities wait for the read: letters go back in the order in which
+                # consumers would get them.
                 self.effects.read_ahead(lane)
                 return None
         return None
@@ -138,7 +145,8 @@ class Replays:
         *previous* is the message before it, or any id between the two.
         """
         if queue.ledger is not None:
-            return GONE
+            return GONE  # as in `replay`: letters of a fan-out are not sent back
+        # Judged again, as reading the letter took a while: it may have been taken in since.
         lane = queue.lane_of(letter.priority)
         if not _may_be_in_the_log(lane, letter.id):
             return GONE

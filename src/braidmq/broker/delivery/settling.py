@@ -1,4 +1,4 @@
-"""Settling: how a delivery ends: acknowledged, returned, expired, dropped, as a dead letter.
+"""Settling: how a delivery ends: acknowledged, returned, expired, dropped, dead-lettered.
 
 Each verb acts on one entry and leaves its effects as data: progress to be recorded, dead
 letters in `outgoing`. None of them hands anything out; the caller pumps when it is done.
@@ -61,11 +61,11 @@ class Settling:
         consumer = entry.consumer
         assert consumer is not None
         consumer.held -= 1
-        consumer.isolated = False
+        consumer.isolated = False  # an isolated consumer held this entry and no other
         entry.consumer = None
 
     def end_entry(self, entry: Entry, now_us: int) -> None:
-        """Settle an entry that is listed nowhere any more."""
+        """Settle an entry that has been taken out of window and in-flight table."""
         channel = entry.channel
         if channel.settle(entry):
             self.effects.note_progress(channel.journal or channel, now_us)
@@ -75,7 +75,10 @@ class Settling:
         entry.finish()
 
     def give_back(self, entry: Entry, now_us: int) -> None:
-        """Return a message that no consumer holds for another delivery, unless it is over."""
+        """Let a message that no consumer holds be delivered again, unless it has ended.
+
+        A message ends when it has expired or has no attempts left.
+        """
         entry.state = RETURNED
         entry.due_us = 0
         channel = entry.channel
@@ -93,6 +96,8 @@ class Settling:
 
     def drop_expired(self, channel: Channel, now_us: int) -> None:
         """End what has expired at the front of the window."""
+        # Only the front is checked, which is cheap. The rest is checked when it gets there, and
+        # again when it is handed out.
         ready = channel.ready
         while ready and ready[0].message.is_expired(now_us):
             self.expire(ready.popleft(), now_us)
@@ -138,7 +143,8 @@ class Settling:
         topic = self.queues.letters_topic(name, now_us)
         if topic is None:
             # Neither drop it nor hand it out again: it stays open without a consumer, and is
-            # tried again when its timer ends.
+            # tried again when its timer ends. The reason is not remembered: a message that was
+            # rejected, and has attempts left, is then handed out again.
             entry.state = RETURNED
             channel.in_flight.add(entry)
             channel.in_flight.uncount(entry)
@@ -167,6 +173,7 @@ class Settling:
         )
         message = entry.message
         buried = Buried(letter, entry, message, is_letter)
+        # `add` has numbered `buried`; the letter is the message of that record.
         letter.id = self.outgoing.add(buried, record)
         self.outgoing.bytes += len(letter.body)
         if letter.topic.queue is not None:
@@ -188,7 +195,7 @@ class Settling:
         if buried.letter.topic.queue is not None:
             buried.letter.topic.queue.pending -= 1
         if buried.settles_ledger:
-            self._reopen_in_ledger(entry, now_us)
+            self._reopen_in_ledger(entry, now_us)  # even if the view has ended
         channel = entry.channel
         if channel.ended:
             return
@@ -216,8 +223,8 @@ class Settling:
             if view.ended:
                 ledger.position.known_attempts[entry.id] = entry.attempts
             return
-        # Another subscriber has acknowledged it since; that acknowledgement counts now, and no
-        # record says so yet.
+        # Another subscriber has acknowledged it since. That was not recorded, because the dead
+        # letter's record would have settled the message; now it has to be.
         self.effects.progress_of(ledger, now_us).settle(entry.previous, entry.id)
         self.effects.acknowledged = True
 
@@ -237,6 +244,8 @@ class Settling:
         """Settle what waits in a lane, in its window and in the log."""
         while self.drop_oldest(lane, now_us):
             pass
+        # Apart from what consumers hold, the rest is in the log only. The record carries its
+        # number, because a restart does not count the messages in a range.
         rest = max(0, lane.unsettled - len(lane.in_flight.open))
         lane.unsettled -= rest
         position = lane.position
@@ -258,6 +267,8 @@ class Settling:
         while self.drop_oldest(ledger, now_us):  # messages that live in memory only
             pass
         ledger.position.skip_to(ledger.topic.last_id)
+        # Settle everything except what is held. Progress counts messages, not those of each
+        # range, so the first range reports them all.
         emptied = settled.copy()
         for message_id in held:
             emptied.add(message_id - 1, message_id)
@@ -314,6 +325,7 @@ class Settling:
         channel.ready.clear()
         channel.volatile.clear()
         self.windows.hold(channel, -channel.held_bytes)
+        # Its end is a record of its own; a restart has no use for its progress.
         channel.progress = None
         self.effects.dirty.pop(channel.id, None)
         for peer in channel.position.waiters:

@@ -33,7 +33,7 @@ class Subscription(Channel):
         self.consumers: list[Consumer] = []  # those that were given credit, in turn
 
     def is_over(self, lease_us: int, now_us: int) -> bool:
-        """Say whether it was not used for its whole lease; to hold credit is to use it."""
+        """Say whether its lease is over; a consumer that holds credit renews it."""
         for consumer in self.consumers:
             if consumer.credit > 0:
                 self.last_used_us = now_us
@@ -86,7 +86,7 @@ class Subscriptions:
         return Subscription(topic, qos, principal, rules)
 
     def start(self, subscription: Subscription) -> None:
-        """List a subscription whose record is committed: its topic's messages come to it."""
+        """List a subscription whose record is committed: from now on it gets messages."""
         self.by_id[subscription.id] = subscription
         subscription.topic.subscriptions.append(subscription)
 
@@ -107,7 +107,7 @@ class Subscriptions:
     def end_overdue(self, now_us: int, *, may_end: bool) -> None:
         """End the subscriptions whose lease is over.
 
-        While the log is full they *may* not *end*; who holds credit renews its lease even then.
+        While the log refuses records *may_end* is False: none ends, but credit renews leases.
         """
         settings = self._settings
         for subscription in list(self.by_id.values()):
@@ -131,6 +131,8 @@ class Subscriptions:
         needed = committed_id + 1
         for subscription in self.by_id.values():
             if subscription.qos != 0:
+                # The first range begins at 0 and is never empty: no message of a subscription
+                # has an id below that of the subscription itself.
                 _, floor = subscription.settled_ranges(committed_id)[0]
                 needed = min(needed, floor + 1)
         return needed
@@ -138,10 +140,11 @@ class Subscriptions:
     # Consumers.
 
     def attach(self, peer: Peer, subscription_id: int) -> Consumer | None:
-        """Return the peer's hold on a subscription, or None when it may have none."""
+        """Make the peer a consumer of a subscription; None when it may not be."""
         subscription = self.by_id.get(subscription_id)
         if subscription is None or peer.principal is None:
             return None
+        # As if it did not exist: a foreign principal learns nothing about its id.
         if subscription.principal != peer.principal.name:
             return None
         consumer = Consumer(peer, subscription)
@@ -162,7 +165,7 @@ class Subscriptions:
                     self.settling.give_back(entry, now_us)
         self.pump(subscription, now_us)
 
-    # Out: whose turn it is.
+    # Out: which consumer is next.
 
     def pump(self, subscription: Subscription, now_us: int) -> None:
         """Push what is ready to consumers that have credit and room, in turn."""

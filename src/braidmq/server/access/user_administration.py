@@ -59,14 +59,14 @@ OPERATIONS: Final = {
 _BY_LOWER_CASE: Final = {name.lower(): word for name, word in OPERATIONS.items()}
 
 _REFUSALS: Final = {
-    Result.EXISTS: (session.USER_EXISTS, "there is a user or an API key of this name"),
-    Result.NOT_FOUND: (session.USER_NOT_FOUND, "there is no such user"),
-    Result.FORBIDDEN: (session.FORBIDDEN, "an API key is deleted in the configuration"),
+    Result.EXISTS: (session.USER_EXISTS, "a user or an API key has this name"),
+    Result.NOT_FOUND: (session.USER_NOT_FOUND, "no such user"),
+    Result.FORBIDDEN: (session.FORBIDDEN, "API keys are managed in the configuration"),
     Result.FULL: (
         session.SERVER_ERROR,
-        f"there may be {USERS_MAX} users, each with {GRANTS_MAX} patterns",
+        f"at most {USERS_MAX} users, each with at most {GRANTS_MAX} patterns",
     ),
-    Result.BUSY: (session.RATE_LIMITED, "too much waits before this; try again"),
+    Result.BUSY: (session.RATE_LIMITED, "too many requests are waiting; try again"),
     Result.NOT_SAVED: (session.SERVER_ERROR, "the change could not be saved"),
 }
 
@@ -172,7 +172,7 @@ def _grant_permission(request: _Request) -> None:
     # Operations that only a later version knows are ignored, as the original does.
     words = {_BY_LOWER_CASE.get(name.lower(), "") for name in asked.operations} - {""}
     if not words:
-        raise _RefusedError(session.INVALID_PAYLOAD, "no operation in it is known")
+        raise _RefusedError(session.INVALID_PAYLOAD, "none of the operations is known")
     answer = {
         "username": asked.username,
         "queuePattern": asked.queue_pattern,

@@ -56,7 +56,7 @@ WORKERS: Final = 2
 """Threads for passwords and the file: the most that a flood of sign-ins can occupy."""
 
 WAITING_MAX: Final = 64
-"""Jobs behind those that run; a further one would only wait until its client gives up."""
+"""Jobs that may wait; a further one would only wait until its client gives up."""
 
 HASH_MEMORY_KIB: Final = 19 * 1024
 HASH_PASSES: Final = 2
@@ -172,7 +172,7 @@ class Users:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Start no more jobs, and call no *done* any more; waiting jobs are dropped."""
+        """Start no more jobs and call no more *done*; waiting jobs are dropped."""
         self._is_stopped = True
 
     def close(self) -> None:
@@ -227,7 +227,9 @@ class Users:
             created = self._now_us() // 1_000_000
             return self._why_not(name) or User(name, encoded, created, {})
 
-        refusal = self._why_not(name)  # checked before as well: hashing is expensive
+        # Checked now, as hashing is expensive, and again in `edit`: another change may have
+        # taken the name meanwhile.
+        refusal = self._why_not(name)
         if refusal is not None:
             self.later(lambda: done(refusal))
         else:
@@ -324,6 +326,7 @@ class Users:
                 self._save(name, user, done)
 
     def _save(self, name: str, user: User | None, done: Done) -> None:
+        # A copy: the present table stays in force until the file is on the disk.
         table = {key: value for key, value in self._table.items() if key != name}
         if user is not None:
             table[name] = user
@@ -341,6 +344,7 @@ class Users:
 
     def _adopt(self, name: str, user: User | None) -> None:
         """Make the change visible to the user's sessions."""
+        # Change the object itself: sessions hold it, and compare its version.
         if user is None:
             principal = self._principals.pop(name)
             principal.gone = True
@@ -367,6 +371,7 @@ class Users:
         """Do *work* on a thread, and pass its result to *then* on the event loop."""
 
         def finish(future: Future[_T]) -> None:
+            # On the event loop, as `stop` is: no *done* is called after it.
             if not self._is_stopped:
                 then(future.result())
 

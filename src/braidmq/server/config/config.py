@@ -162,6 +162,7 @@ class ListenerConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _off_is_no_host(cls, data: object) -> object:
+        # So that a file or a variable can say it as the flags do: `--vibe off`.
         if isinstance(data, dict) and data.get("host") == "off":
             rest = {key: value for key, value in data.items() if key != "host"}
             return {**rest, "enabled": False}
@@ -188,6 +189,7 @@ class ListenerConfig(Section):
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the address."""
+        # Other names are not resolved: the answer must not depend on the machine.
         if self.host == "localhost":
             return True
         try:

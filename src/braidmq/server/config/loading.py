@@ -65,6 +65,7 @@ def load(
         ConfigError: A key is unknown, a value cannot be used, or a file cannot be read.
     """
     in_file = _with_sections(sources.from_file(config_file)) if config_file else {}
+    # Only a flag: a mode that opens the broker must not be left behind in a file.
     if "dev" in in_file:
         raise ConfigError("dev", "unknown key; development mode is the flag --dev")
     in_environment, by_variable = sources.from_environment(environ)
@@ -73,6 +74,7 @@ def load(
     try:
         config = Config.model_validate(settings)
     except ValidationError as error:
+        # One error at a time, and without the input: it may be a secret.
         first = error.errors(include_url=False, include_input=False)[0]
         raise _plain(first, by_variable | by_flag) from None
     _check_relations(config)
@@ -121,7 +123,7 @@ def _plain(error: ErrorDetails, said_by: Mapping[str, str]) -> ConfigError:
         problem = _NOT_WHOLE if kind.startswith("int_") else "has a value that cannot be used"
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(key, known_keys(), n=1)
-        problem += f"; is {near[0]} meant?" if near else ""
+        problem += f"; did you mean {near[0]}?" if near else ""
     for place, name in said_by.items():
         # For an unknown section, name the source of the key in it.
         if place == key or place.startswith(f"{key}."):

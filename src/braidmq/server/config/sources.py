@@ -69,7 +69,7 @@ def _from_yaml(path: Path, text: str) -> Settings:
     except yaml.MarkedYAMLError as error:
         # The library's own text quotes the line, which may hold a secret.
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problem = f"{path} is not YAML with each key once, at line {line}"
+        problem = f"{path} is not valid YAML, or repeats a key, at line {line}"
         raise ConfigError("config", problem) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError("config", f"{path} is not YAML") from None
@@ -160,9 +160,10 @@ def parse_address(name: str, address: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(name, "an IPv6 address stands in brackets: [::1]:5555")
+        raise ConfigError(name, "put an IPv6 address in brackets: [::1]:5555")
     if not colon or not host:
         raise ConfigError(name, "must be HOST:PORT or off")
+    # Six digits are enough to be out of range; a million of them would be slow to convert.
     if not (port.isascii() and port.isdigit()) or int(port[:6]) > PORT_MAX:
         raise ConfigError(name, f"the port must be a whole number from 0 to {PORT_MAX}")
     return host, int(port)

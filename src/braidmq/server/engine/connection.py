@@ -1,16 +1,16 @@
 """A connection of any strand: joins a wire to the broker, turn by turn.
 
 One call of :meth:`Connection.receive` handles every command that has arrived, and answers with
-one write. A command that cannot be answered yet is held, and all commands behind it with it;
-:meth:`Connection.wake` says what lets it go on.
+one write. A command that cannot be executed yet is held, and so are all commands after it;
+:meth:`Connection.wake` says what lets them go on.
 
     reply ──▶ replies (wait for a commit) ──┐
                                             ├──▶ pieces ──▶ one write per turn
     deliveries of the broker ──▶ collect ───┘
 
-A reply that waits for a commit keeps the later replies behind it. What the bytes mean is not
+A reply that waits for a commit holds up the replies after it. What the bytes mean is not known
 here: each strand has a subclass of `Connection`, and one of `Output` that turns deliveries into
-its frames and replies whose record the log refused into its errors.
+its frames, and replies whose record the log refused into its errors.
 """
 
 from collections import deque
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from braidmq.server.engine.engine import Engine
 
 READ_AHEAD_BYTES: Final = 256 * 1024
-"""Unhandled input of a connection that waits; above it the connection stops reading."""
+"""Unhandled input of a connection that waits; above this it stops reading."""
 
 WAITING_REPLIES_MAX: Final = 16_384
-"""Replies that may wait for a commit; above it the connection's commands wait as well."""
+"""Replies that may wait for a commit; above this the connection's commands wait as well."""
 
 TOPICS_REMEMBERED_MAX: Final = 1024
-"""Topics that a connection has looked up and may publish to."""
+"""Topics whose permission a connection remembers."""
 
 _US_PER_S: Final = 1_000_000
 
@@ -111,7 +111,7 @@ class Output:
     connection: "Connection"  # sets itself here when it is made
 
     def __init__(self, engine: "Engine", wire: Wire, limits: Limits) -> None:
-        # Connections keep this list too, to look at it for each command: it is never replaced.
+        # The connection holds this deque too, and checks it for each command: never replace it.
         self.replies: deque[WaitingReply] = deque()
         self.pieces: list[bytes] = []  # of the write that ends this turn
         self.is_listed: bool = False  # the connection is in the engine's list of waiting ones
@@ -123,7 +123,7 @@ class Output:
     # Each strand implements these.
 
     def collect(self) -> None:
-        """Turn the deliveries into bytes behind the output so far."""
+        """Turn the deliveries into bytes and append them to the output."""
         raise NotImplementedError
 
     def refusal_of(self, reply: WaitingReply, reason: str) -> bytes:
@@ -141,6 +141,8 @@ class Output:
             # Behind what may still be refused, so that a refusal comes before it.
             self.replies.append(WaitingReply(self.connection.last_id, data))
         else:
+            # Deliveries so far go first: a consumer must see a message before the answer to a
+            # command that came after it.
             self.note_delivered()
             self.collect()
             self.pieces.append(data)
@@ -188,11 +190,12 @@ class Output:
     def refused_reply(self, reply: WaitingReply, again_id: int, reason: str) -> WaitingReply:
         """Return what waits in place of a reply whose record the log refused."""
         refusal = self.refusal_of(reply, reason)
+        # Id 0 is always committed: the refusal waits only for the replies before it.
         return WaitingReply(0, refusal) if refusal else WaitingReply(again_id, reply.data)
 
     def replace_replies(self, kept: list[WaitingReply]) -> None:
-        """Let *kept* wait instead of all that waited so far."""
-        self.replies.clear()
+        """Make *kept* the replies that wait."""
+        self.replies.clear()  # in place: the connection holds the same deque
         self.replies.extend(kept)
         if kept:
             self.wait_for_commit()
@@ -225,7 +228,7 @@ class Output:
                 )
 
     def measure_room(self) -> None:
-        """See how much more may be pushed to the peer, and go on pushing if that is new."""
+        """Measure how much more may be pushed to the peer; resume if there is room again."""
         # Up to the bound and not above it there is room: only above it does the transport
         # call us again when there is.
         connection = self.connection
@@ -304,7 +307,7 @@ class Connection(Peer):
     def receive(self, data: bytes) -> None:
         """Handle bytes of the peer."""
         if self._ending or self.closed:
-            return
+            return  # nothing more is answered
         self._take_in(data)
         if self._is_blocked():
             self._after_run()  # what the held command waits for will wake us
@@ -326,6 +329,7 @@ class Connection(Peer):
         self.writable = writable
         if writable and not self.closed:
             self.room_bytes = self._limits.output_buffer_bytes
+            # Deliveries first, then the commands that were held.
             self._broker.resume(self, self._engine.now_us())
             self.wake()
             self._engine.end_turn()
@@ -335,6 +339,8 @@ class Connection(Peer):
     def lost(self) -> None:
         """Give back what the peer held: its connection is lost."""
         self.closed = True
+        # The engine's lists may still hold it: `wake` does nothing once it is closed. Leave a
+        # queue's list now, as the queue may have no room for a long time.
         self._stop_parking()
         self._replies.clear()
         self._broker.detach(self, self._engine.now_us())
@@ -351,6 +357,7 @@ class Connection(Peer):
         Replies that wait for acknowledgements wait for *again_id* instead.
         """
         self.output.refuse(from_id, refused, again_id, reason)
+        # Those ids are given to other records now.
         if self.last_id >= from_id:
             self.last_id = again_id
         if self.subscribed_id >= from_id:
@@ -408,6 +415,8 @@ class Connection(Peer):
 
     def _park(self, queue: Queue) -> None:
         """Wait for room in a queue, listed once however often this connection is woken."""
+        # Compared by identity: a queue that wakes its publishers starts a new list, and this
+        # connection must join that one if there is still no room.
         if self._waits_in is not queue.blocked:
             self._stop_parking()
             queue.blocked.append(self)

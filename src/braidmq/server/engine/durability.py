@@ -7,6 +7,9 @@ back. Both report by calls on the event loop, in the order in which they finishe
 This is all that the broker needs of a log, `engine.Log`: append a batch, learn "committed up to
 id N", read a range, keep a snapshot and delete what is not needed. Any log that can do this and
 calls the engine's methods in return could replace it.
+
+What is not promised: that a read sees a batch whose commit was not reported yet, or that it
+finds every id it asks for: forced retention may have deleted them, and then it says how many.
 """
 
 import asyncio
@@ -31,7 +34,7 @@ READ_AGAIN_S: Final = 1.0
 
 
 class Durability:
-    """A write-ahead log behind threads."""
+    """A write-ahead log on threads of its own."""
 
     def __init__(
         self,
@@ -85,7 +88,8 @@ class Durability:
         def job() -> None:
             self._wal.sync()  # a snapshot must never be ahead of the log
             snapshots.save(self._files, last_id, snapshot)
-            # The snapshot before this one is kept as well, and needs the records behind it.
+            # The snapshot before this one is kept too, in case this one is found damaged;
+            # recovery from it needs the records after it.
             oldest = min(snapshots.list_ids(self._files))
             self._wal.retain(needed_id, self._now_us(), recovery_id=oldest + 1)
 
@@ -113,7 +117,7 @@ class Durability:
     def close(self) -> None:
         """Finish the jobs that wait, sync, and end the threads; blocks until then."""
         self._closing = True
-        self._jobs.put(None)
+        self._jobs.put(None)  # after all jobs that wait: they are done first
         if self._writer.is_alive():
             self._writer.join()
         self._reader.shutdown()
@@ -130,6 +134,8 @@ class Durability:
                 and self._wal.synced_id < self._wal.committed_id
             ):
                 sync_at = self._clock() + self._sync_interval_s
+            # A sync that is due runs as soon as no job waits. That is soon: the engine has only
+            # one append under way at a time.
             try:
                 job = self._jobs.get(
                     timeout=max(0, sync_at - self._clock()) if sync_at else None
@@ -160,12 +166,13 @@ class Durability:
         except OSError as error:
             if full_is_harmless and error.errno in FULL_ERRNOS:
                 return
+            # The state of the files is unknown now, so no later job may rely on it.
             self._report_failure(error.strerror or type(error).__name__)
         except Exception as error:  # noqa: BLE001 - a thread that dies silently would leave every publisher waiting
             self._report_failure(type(error).__name__)
 
     def _report_failure(self, reason: str) -> None:
-        poisoned = LogPoisonedError("a job of the log", reason)
+        poisoned = LogPoisonedError("a log job", reason)
         self._report(lambda: self._engine.log_failed(poisoned))
 
     # On the reader thread.

@@ -1,9 +1,13 @@
 """The engine: one broker, its log, and every connection, turn by turn.
 
 A turn begins when something happens (bytes, a commit, a deadline) and ends in
-:meth:`Engine.end_turn`, which hands records to the log, asks it for backlog, and looks after
+:meth:`Engine.end_turn`, which hands records to the log, asks it for backlog, and wakes
 the peers that the broker touched. Everything here runs on the event loop's thread; the log
 works on others and reports back.
+
+What is not promised: a reply that no commit released says nothing about the disk; and after
+`log_failed` with anything but a full log, whether the last batch is stored is not known until
+the next start has read the log.
 """
 
 from collections.abc import Callable
@@ -29,7 +33,10 @@ class Log(Protocol):
     """What the engine needs of a log; it reports by the engine's methods of the same names."""
 
     def append(self, bodies: list[bytes], *, urgent: bool) -> None:
-        """Append a batch and commit it; then `committed` or `log_failed` is called."""
+        """Append a batch and commit it; then `committed` or `log_failed` is called.
+
+        An *urgent* batch may use the space that the log keeps in reserve.
+        """
 
     def read(self, request: ReadRequest) -> None:
         """Read backlog; then `backlog_read` or `log_failed` is called."""
@@ -111,7 +118,8 @@ class Engine:
             return
         self._in_turn = True
         try:
-            # A peer that is woken may make the broker touch others, or want more backlog.
+            # The append comes last, so that the records of this turn are one batch. A peer that
+            # is woken may make the broker touch others, or want more backlog.
             while True:
                 requests = self.broker.take_reads(self.now_us())
                 touched = self.broker.take_touched()
@@ -150,6 +158,8 @@ class Engine:
         self._appending = False
         if self.tracing is not None:
             self.tracing.committed(up_to, self.now_us())
+        # First the broker: it routes what is committed, so that replies and deliveries of one
+        # connection leave in one write.
         self.broker.committed(up_to, self.now_us())
         self._wake_waiting()
         if self.waiters.commits:
@@ -163,14 +173,18 @@ class Engine:
         if self.failed is not None:
             return
         self._appending = False
+        # A snapshot that waits contains records which are refused now; their ids are given to
+        # others, so it would be kept under an id that means something else.
         self._snapshot = None
+        # It was full before: then this batch was an urgent one, and the reserve is used up.
         self._log_is_stuck = self.log_is_full
         if isinstance(error, LogFullError):
             self._refuse_waiting(str(error))
-            self.log_is_full = True
+            self.log_is_full = True  # from here on appends are urgent, see `_append`
         else:
             self.waiters.fail(str(error))  # first: a failed log takes no record again
             self._refuse_waiting(str(error))
+            # From here on nothing reaches the log, and its late reports are ignored.
             self.failed = error
             self._log = None
             for peer in self.broker.take_touched():  # publishers that waited for room
@@ -205,6 +219,8 @@ class Engine:
     def look_for_room(self) -> None:
         """Ask a full log whether it has room again."""
         if self.log_is_full and self._log is not None:
+            # Retention may have freed some space: let the records that wait try once more, even
+            # if there is too little for new publishes.
             self._log_is_stuck = False
             self._log.make_room()
             self.end_turn()
@@ -214,6 +230,8 @@ class Engine:
         if self.log_is_full or self.failed is not None or self._snapshot is not None:
             return
         last_id, data = state.snapshot(self.broker, self.now_us())
+        # Retention uses it after the commit. The needed id only grows meanwhile, so at worst
+        # too little is deleted; unless a cursor is opened at an older offset just then.
         self._snapshot = (last_id, data, self.broker.needed_id())
         if last_id <= self.broker.committed_id:
             self._save_snapshot()
@@ -279,10 +297,12 @@ class Engine:
 
     def _wake_waiting(self) -> None:
         waiting = self.waiting
-        self.waiting = []
+        self.waiting = []  # a connection that still has to wait lists itself again
         for connection in waiting:
             connection.output.is_listed = False
             connection.wake()
+        # At half, not at the bound: otherwise each commit would wake every publisher, to let in
+        # a message or two.
         if self.starved and 2 * self.broker.outgoing.bytes < self.uncommitted_bytes_max:
             starved = self.starved
             self.starved = []
@@ -298,6 +318,8 @@ class Engine:
         for item in self.broker.refused(from_id, reason, self.now_us()):
             if isinstance(item, Message) and isinstance(item.publisher, Connection):
                 refused.setdefault(item.publisher, []).append(item)
+        # The broker has queued progress and ends again: replies that waited for those now wait
+        # for this id.
         again_id = self.broker.barrier()
         for connection in self.connections:
             connection.refuse(from_id, refused.get(connection, []), again_id, reason)

@@ -1,4 +1,8 @@
-"""Recovery: the newest valid snapshot, and every record after it."""
+"""Recovery: the newest valid snapshot, and every record after it.
+
+An invalid snapshot is passed over and reported: the one before it and more records give the
+same state. Damaged records are another matter: with those the log refuses to open.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,5 +108,6 @@ def recover(
         clock=clock,
         watch=watch,
     )
+    # The clock may have been set back since: time in the log must not go back with it.
     state.recovered(broker, wal.next_id, max(now_us, broker.latest_us))
     return Recovered(broker, wal, rejected)

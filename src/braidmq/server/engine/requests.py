@@ -157,6 +157,7 @@ class Waiters:
             ShuttingDownError: The broker drains or has stopped.
         """
         self._end_turn()
+        # Checked first: a condition that holds is a success, even while the broker drains.
         if condition():
             return True
         if not outlasts_end and (self._failure or self._is_draining):
@@ -188,6 +189,7 @@ class Waiters:
 
     def refuse_commits(self, again_id: int, reason: str, *, is_final: bool) -> None:
         """Fail the waits for records that the log refused; lasting ones wait for *again_id*."""
+        # Every wait here is for a refused record: those for committed ones have been woken.
         for future, (_, lasts) in self.commits.items():
             if lasts and not is_final:
                 self.commits[future] = (again_id, lasts)

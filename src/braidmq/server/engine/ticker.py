@@ -70,7 +70,7 @@ class Ticker:
     def rearm(self) -> None:
         """Set the timer to fire no later than the broker's next deadline."""
         if self._chores_timer is None:
-            return
+            return  # not started, or stopped: the engine still calls this at the end of a turn
         delay_s = max(0, self._next_deadline_us() - self._clock.now_us()) / _US_PER_S
         due = self._loop.time() + delay_s
         if self._timer is not None:
@@ -88,5 +88,6 @@ class Ticker:
         self.rearm()
 
     def _do_chores(self) -> None:
+        # Set again first: an exception in a chore must not stop the chores for good.
         self._chores_timer = self._loop.call_later(_CHORES_S, self._do_chores)
         self._chores()

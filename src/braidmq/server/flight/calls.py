@@ -75,7 +75,7 @@ def flight_errors() -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - Flight would send the peer our traceback
         reason = f"{type(error).__name__}: {error}"
         _log.error("a Flight call failed", reason=reason)
-        problem = EndpointFailedError("the broker has failed to answer; its log says why")
+        problem = EndpointFailedError("internal error; see the log of the broker")
         raise _as_flight_error(problem) from None
 
 
@@ -105,7 +105,7 @@ class Slots:
             UnavailableError: There is none, the peer is gone, or the broker ends.
         """
         with self._changed:
-            checks = -(-self._wait_s // PEER_CHECK_S)
+            checks = -(-self._wait_s // PEER_CHECK_S)  # rounded up
             while not self._changed.wait_for(self._may_go_on, PEER_CHECK_S):
                 checks -= 1
                 if checks <= 0 or is_gone():
@@ -175,6 +175,7 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
     def start_call(self, info: fl.CallInfo, headers: dict[str, list[Any]]) -> Call:  # noqa: ARG002 - Flight's own
         """Accept a call; runs on a thread of Flight."""
         with flight_errors():
+            # First: a peer without a key learns nothing about the broker's state.
             principal = self._principal(headers)
             with self._changed:
                 if self._closed:

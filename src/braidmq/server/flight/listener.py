@@ -59,6 +59,7 @@ class FlightListener:
             certificates = [(config.tls_cert.read_bytes(), config.tls_key.read_bytes())]
             scheme = "grpc+tls"
         # gRPC does not say why it cannot bind; this raises the reason.
+        # Another program may take the port before gRPC binds it; then the text below is used.
         bind_tcp(self.strand, config.host, config.port).close()
         # gRPC would write a line to stderr, our log, for each peer that does not speak Flight.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -112,6 +112,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
             with self._calls.scans.one(context.is_cancelled):
                 cut = self._reading.cut(principal, _as_cut(request))
                 schema = self._reading.batches(principal, request, []).schema
+            # Estimated before they are made: each ticket is the request with other ids.
             if len(cut.parts) * len(encode(request)) > TICKETS_BYTES_MAX:
                 raise BadRequestError("the tickets would not fit: ask for less, or for a cut")
             tickets = [
@@ -153,6 +154,8 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
                 while (batch := self._next(context, found)) is not None:
                     rows += len(batch)
                     yield batch
+                # The end is marked: to the client a connection that breaks looks like a stream
+                # that has ended.
                 lost = [requests.LostIds(*loss) for loss in losses]
                 nothing = pa.RecordBatch.from_pylist([], schema=found.schema)
                 yield nothing, encode(requests.EndOfRead(rows, lost))

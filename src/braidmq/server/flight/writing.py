@@ -107,7 +107,7 @@ class Writing:
     def _done(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         with self._lock:
             if self._closed:
-                work.close()
+                work.close()  # or Python warns of a coroutine that was never awaited
                 raise UnavailableError(SHUTTING_DOWN)
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
             self._pending.add(future)
@@ -145,7 +145,7 @@ def sent_batches(reader: fl.MetadataRecordBatchReader) -> Iterator[pa.RecordBatc
         if mark is not None:
             said = decode(requests.EndOfStage, mark.to_pybytes()).rows
             if said != rows:
-                raise BrokenStreamError(f"{said} rows were sent, and {rows} have come")
+                raise BrokenStreamError(f"{said} rows were sent, but {rows} arrived")
             return
 
 

@@ -93,6 +93,8 @@ class Sink:
         """
         ids = list(dict.fromkeys(stages))
         _judge(key, ids)
+        # A task of its own, and shielded: a batch that was begun is finished even if the caller
+        # disconnects.
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._commit(principal, key, ids))
         self._tasks.add(task)
@@ -140,7 +142,7 @@ class Sink:
     async def _commit(self, principal: Principal, key: SinkKey, ids: list[str]) -> SinkCommit:
         async with self._turn:
             engine = changing(self._find_engine())
-            await self._finish_open(engine)
+            await self._finish_open(engine)  # a batch that a crash or a failure left open
             done = engine.broker.sinks.last_done(key.query, key.sink)
             if done is not None:
                 if done.principal != principal.name and not authorize(principal, ADMIN, ""):
@@ -166,7 +168,7 @@ class Sink:
             stages = await asyncio.to_thread(self._with_rows, principal, ids)
             self._chosen = set(ids)
         sinks = engine.broker.sinks
-        changing(engine)
+        changing(engine)  # asked again: reading the stages took a while
         if engine.log_is_full:
             raise LogFullError
         if not sinks.has_room(key.query, key.sink, key.batch):
@@ -202,15 +204,18 @@ class Sink:
                 )
             elif intent.appended == intent.rows:
                 done_id = sinks.finish()
+                # If the log refuses the DONE, the intent is open again and the loop goes on.
                 if await _is_committed(engine, done_id):
                     self._finished.append(
                         (done_id, [stage.hex() for stage, _ in intent.stages])
                     )
                     return
             elif chunk.start != intent.appended:
+                # The first chunk, or the log has refused rows that were appended before.
                 await chunk.read(intent.appended)
             else:
                 await self._append(engine, chunk)
+        # Another intent or none is open: the log has refused this one's own record.
         changing(engine)
         raise LogFullError
 
@@ -298,7 +303,7 @@ class _Chunk:
             stage, at = self.intent.locate(row)
             found = self._stages.read(stage.hex(), at, CHUNK_ROWS - len(rows), bytes_left)
             if not found:
-                raise DamagedStageError(stage.hex(), "it has lost rows")
+                raise DamagedStageError(stage.hex(), "rows are missing")
             rows.extend(found)
             row += len(found)
             bytes_left -= sum(len(value) for _, value, _, _ in found)

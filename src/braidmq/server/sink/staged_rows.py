@@ -73,9 +73,9 @@ class RowJudge:
                 raise ConfigError(name, f"a {schema.field(name).type} column: must be {wanted}")
         self._has = {name for name, _, _ in _COLUMNS if name in schema.names}
         if "value" not in self._has:
-            raise ConfigError("value", "there is no such column: it holds what is published")
+            raise ConfigError("value", "there is no such column; it holds the payload")
         if topic is None and "topic" not in self._has:
-            raise ConfigError("topic", "neither an option nor a column says it")
+            raise ConfigError("topic", "neither an option nor a column names it")
 
     def staged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the next rows as a stage stores them.
@@ -110,6 +110,7 @@ class RowJudge:
         column = column.cast(pa.string())
         if column.null_count:
             raise self._refused(pc.index(column.is_null(), value=True).as_py(), "topic is null")
+        # By distinct name: a stage has many rows and few topics.
         for name in column.unique().to_pylist():
             if name not in self._judged:
                 self._judge_topic(name, column)

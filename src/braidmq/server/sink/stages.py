@@ -186,6 +186,7 @@ class Stages:
         piece, row = row_index.find(from_row)
         if piece is None:
             return []
+        # All of a piece is read and verified for each call; pieces are as large as a chunk.
         batch = self._batch(stage_id, piece).slice(row, count_max)
         columns = [column.to_pylist() for column in batch.columns]
         found: list[Row] = []
@@ -232,7 +233,7 @@ class Stages:
             file = self._files.open(unfinished, write=True, create=True)
             try:
                 self._fill(file, principal, batches)
-                file.fsync()
+                file.fsync()  # before the rename: a name must never belong to half a stage
             finally:
                 file.close()
             self._files.rename(unfinished, _path(stage_id))
@@ -271,7 +272,7 @@ class Stages:
         finally:
             file.close()
         if trailer is None:
-            raise DamagedStageError(stage_id, "its trailer is not what was written")
+            raise DamagedStageError(stage_id, "its trailer is missing or fails its checksum")
         return trailer
 
     def _batch(self, stage_id: str, piece: BatchAt) -> pa.RecordBatch:
@@ -281,7 +282,9 @@ class Stages:
         finally:
             file.close()
         if len(data) != piece.size or google_crc32c.value(data) != piece.crc:
-            raise DamagedStageError(stage_id, f"the bytes from {piece.at} on are not its own")
+            raise DamagedStageError(
+                stage_id, f"the batch at offset {piece.at} fails its checksum"
+            )
         return pa.ipc.read_record_batch(pa.py_buffer(data), SCHEMA)
 
     def _open(self, stage_id: str) -> File:
@@ -293,6 +296,7 @@ class Stages:
             raise UnknownStageError(stage_id) from None
 
     def _remove_unfinished(self, stage_id: str) -> None:
+        # A client may be writing it at this moment, on another thread.
         with self._lock:
             is_written = stage_id in self._writing
         if not is_written:

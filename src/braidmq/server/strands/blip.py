@@ -55,7 +55,7 @@ class BlipOutput(Output):
     """What leaves one Blip connection."""
 
     def collect(self) -> None:
-        """Turn the deliveries into bytes behind the output so far."""
+        """Turn the deliveries into bytes and append them to the output."""
         deliveries = self.connection.deliveries
         if deliveries:
             out = BytesWriter()
@@ -69,8 +69,8 @@ class BlipOutput(Output):
     def refuse(self, from_id: int, refused: list[Message], again_id: int, reason: str) -> None:
         """Turn the answers to what the log refused, from *from_id* on, into NACKs.
 
-        A publish has no reply of its own: its NACK goes where its request stood, which is
-        before the first reply that waits for its id or a later one.
+        A publish has no reply of its own. Its NACK goes where a reply would have been: before
+        the first reply that waits for its id or a later one.
         """
         kept: list[WaitingReply] = []
         at = 0
@@ -150,6 +150,8 @@ class BlipConnection(Connection):
         replies = self._replies
         if replies and len(replies) >= WAITING_REPLIES_MAX:
             return False
+        # The session reuses one object for each of the frequent commands. It is still filled
+        # when a held command is executed again: the session reads on only after that.
         if kind == frames.PUBLISH:
             tokens = self._tokens
             if tokens is not None:
@@ -195,7 +197,7 @@ class BlipConnection(Connection):
             reply, is_last = self._session.authentication_refused(command.correlation_id)
             self.output.reply(reply)
             if is_last:
-                self._session = session.Session()  # with the bytes that follow in its buffer
+                self._session = session.Session()  # drops what has arrived after this AUTH
                 self._ending = True
             return
         self.principal = principal
@@ -234,6 +236,7 @@ class BlipConnection(Connection):
             broker.publish(message, now_us)  # `judge` lets all of these go; spare the call
             return True
         if qos != 0:
+            # For the NACK, if the log refuses the record later: see `BlipOutput.refuse`.
             message.publisher = self
             message.correlation_id = command.correlation_id
         verdict = self._admission.judge(message, "", now_us)
@@ -318,12 +321,14 @@ class BlipConnection(Connection):
         outcome = self._broker.poll(consumer, command.correlation_id, now_us)
         if outcome == WAIT:
             return False
+        # A POLL is answered even without room, as the peer has asked for it. Then flush, to
+        # learn whether the peer is reading before more commands are executed.
         if self.room_bytes <= 0:
-            self.output.flush()  # measures anew whether the peer has room
+            self.output.flush()
         return True
 
     def _credit(self, command: session.OnSubscription, now_us: int) -> None:
-        """Let messages be pushed; the credit of a peer that has finished sending is void."""
+        """Grant credit for pushed messages; a peer that has finished sending gets none."""
         consumer = self._consumer(command)
         if consumer is not None and not self.input_finished:
             self._broker.credit(consumer, command.count, command.correlation_id, now_us)
@@ -344,7 +349,7 @@ class BlipConnection(Connection):
             self.output.reply(_refusal(command.correlation_id, SUBSCRIBE_FAILED, reason))
             return
         record_id = broker.subscribe(self, topic, command.qos, now_us)
-        self.subscribed_id = record_id
+        self.subscribed_id = record_id  # see `_publish`: QoS 0 must not overtake this
         ack = messages.encode_ack(command.correlation_id, record_id)
         self.output.reply_after(SubscribeReply(record_id, ack, command.correlation_id))
 
@@ -364,7 +369,7 @@ class BlipConnection(Connection):
         if consumer is not None:
             if not consumer.subscription.ended:
                 return consumer
-            del self.consumers[command.subscription_id]
+            del self.consumers[command.subscription_id]  # ended meanwhile: its lease was over
         consumer = self._broker.subscriptions.attach(self, command.subscription_id)
         if consumer is None:
             self._not_found(command)
@@ -379,6 +384,7 @@ class BlipConnection(Connection):
     # The fence, and numbers.
 
     def _ping(self, correlation_id: int) -> None:
+        # Acknowledgements become records in batches; the fence is what asks for one now.
         if self._acknowledged:
             self._acknowledged = False
             self.last_id = self._broker.barrier()

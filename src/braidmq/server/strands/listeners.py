@@ -85,10 +85,10 @@ class ConnectionQuota:
         return ""
 
     def leave(self, peer_address: str) -> None:
-        """Count one connection less: one that had entered is closed."""
+        """Count one connection less."""
         self._count -= 1
         self._per_ip[peer_address] -= 1
-        if self._per_ip[peer_address] <= 0:
+        if self._per_ip[peer_address] <= 0:  # or the table would keep every address ever seen
             del self._per_ip[peer_address]
 
 
@@ -114,6 +114,7 @@ class TcpListener:
         if config.tls_cert is not None and config.tls_key is not None:
             self._tls = server_context(strand, config.tls_cert, config.tls_key)
         self._bound = bind_tcp(strand, config.host, config.port)
+        # With the port that was bound: port 0 is any free one.
         self.address = shown_address(self._bound)
         self._server: asyncio.Server | None = None
         self._wires: dict[TcpWire, Connection] = {}
@@ -139,7 +140,7 @@ class TcpListener:
             self._server.close()
             self._server = None
         else:
-            self._bound.close()
+            self._bound.close()  # bound, but recovery was not done: no server owns the socket
 
     def close_connections(self) -> None:
         """Send what is written on every connection, then close it."""
@@ -155,7 +156,7 @@ class TcpListener:
         """Close the connections that have been silent for too long."""
         if self._limits.idle_timeout_s > 0:
             heard_since = asyncio.get_running_loop().time() - self._limits.idle_timeout_s
-            for wire in list(self._wires):
+            for wire in list(self._wires):  # a copy: closing removes entries
                 if wire.heard_at < heard_since:
                     self.refused["idle"] += 1
                     if wire.unsent_bytes():
@@ -206,7 +207,7 @@ class TcpListener:
     def _closed(self, wire: TcpWire) -> None:
         connection = self._wires.pop(wire, None)
         if connection is None or self._engine is None:
-            return
+            return  # it was refused by the quota, or ended in its TLS handshake
         self._engine.leave(connection)
         if not connection.is_authenticated:
             self.refused["unauthenticated"] += 1

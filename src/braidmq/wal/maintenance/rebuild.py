@@ -88,6 +88,7 @@ def build_index(
         index.append(rows_of(segment.first_id, start, records, describe, index.topics))
         if visit is not None:
             visit_run(segment.first_id, start, records, visit)
+    # The walk hands out bodies, and the block sums are of the file's bytes: read those again.
     for at in range(HEADER_BYTES, walk.offset, CHUNK_BYTES):
         size = min(CHUNK_BYTES, walk.offset - at)
         segment.grow(read_all(segment.file, size, at), walk.next_id)

@@ -43,6 +43,7 @@ def repair(
     if not segments:
         _fill(files, FIRST_ID, survey.known_id, created_us=0, report=report)
         return report
+    # Retention may have deleted what is before the snapshot; only what is after it is missed.
     oldest = segments[0]
     due = survey.snapshot_id + 1
     if oldest.first_id > due:
@@ -109,6 +110,8 @@ class _Rewriting:
     def gap(self, first_id: int, last_id: int) -> None:
         """Write a gap record for the lost ids first..last, if there are any, and report it."""
         if first_id <= last_id:
+            # With a fence: the file is synced before it gets its name, so what is before the
+            # gap is durable, and a hole there would be damage again.
             self._write(encode_record(first_id, encode_gap(first_id, last_id), fence=True))
             path = segment_path(self._first_id)
             self._report.changed.append(f"{path}: gap {first_id}..{last_id}")

@@ -31,6 +31,7 @@ class Scrubber:
         with self._lock:
             verified = 0
             visited = 0
+            # One extra visit: the round may start in the middle of a segment and end there.
             while verified < bytes_max and visited <= len(view.sealed):
                 segment = self._current(view)
                 if segment is None:
@@ -80,6 +81,8 @@ class Scrubber:
         while self._block < len(index.block_sums) and verified < bytes_max:
             data = read_all(file, SEGMENT_BLOCK_BYTES, self._block * SEGMENT_BLOCK_BYTES)
             if checksum(data) != index.block_sums[self._block]:
+                # The index was wrong if this returns. The next call checks the block against
+                # the rebuilt one.
                 self._reader.settle_doubt(view, segment, again=False)
                 break
             verified += len(data)

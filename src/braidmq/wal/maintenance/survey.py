@@ -118,6 +118,8 @@ class Survey:
         self.known_id = max(report.durable_id, self.snapshot_id)
         first_ids = list_segments(self._files)
         report.segments = len(first_ids)
+        # As `Opening._check_start`: the log must reach back to the snapshot, and an empty
+        # directory is damage if the mark or a snapshot says that there was a log.
         due = self.snapshot_id + 1 if first_ids else FIRST_ID
         start = first_ids[0] if first_ids else self.known_id + 1
         if start > due:
@@ -148,7 +150,7 @@ class Survey:
                 continue
             if found is None:
                 self.report.notes.append(f"{snapshot_path(last_id)} is not a valid snapshot")
-            elif not self.snapshot_id:
+            elif not self.snapshot_id:  # they are listed newest first
                 self.snapshot_id = last_id
 
     def _look_at_segment(self, first_id: int, successor: int) -> SegmentSurvey:
@@ -221,6 +223,7 @@ class Survey:
                 try:
                     self._look_at_record(record_id, body, at, rows)
                 except UnknownRecordError as error:
+                    # Intact, but of no use to this version: a repair leaves it out.
                     survey.damaged = True
                     self._damage(survey.first_id, at, record_id, record_id, str(error))
                     survey.runs.append(IntactRun(start, at, first_id, record_id))

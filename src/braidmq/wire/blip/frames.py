@@ -93,6 +93,7 @@ class FrameDecoder:
     def receive_data(self, data: bytes) -> None:
         """Hold *data* until :meth:`advance` asks for it."""
         self._held += len(data)
+        # Nothing is left of what came before: take the new bytes as they are, without a copy.
         if self.end == len(self.data) and not self._chunks:
             self.data = data
             self.end = 0

@@ -27,7 +27,7 @@ PROTOCOL_VERSION: Final = 1
 QOS_AT_MOST_ONCE: Final = 0
 QOS_AT_LEAST_ONCE: Final = 1
 
-_TOPIC_AT: Final = 3  # in PUBLISH: behind qos and topic length
+_TOPIC_AT: Final = 3  # in PUBLISH: after qos and topic length
 _SUBSCRIPTION_ID_BYTES: Final = 8
 
 _I64_MAX: Final = 2**63 - 1

@@ -2,7 +2,7 @@
 
 The session itself answers what needs no broker (HELLO, refusals) with a :class:`Reply`, and
 returns everything else as a command. It keeps no queue: the caller takes one command at a time,
-so a command that must wait holds up everything behind it.
+so a command that must wait holds up everything after it.
 
 The legal order is data: `NEXT_STATE` and `REFUSALS` below. docs/protocols/blip.md shows the
 same table, and a test compares every pair of state and frame type.
@@ -98,7 +98,7 @@ class Authenticate(Command):
 
 
 class Publish(Command):
-    """A message; `body` is what the publisher sent behind the qos byte, topic included."""
+    """A message; `body` is what the publisher sent after the qos byte, topic included."""
 
     def __init__(self) -> None:
         super().__init__(frames.PUBLISH, 0)
@@ -173,6 +173,7 @@ class Session:
     def authenticated(self, correlation_id: int) -> bytes:
         """Accept the key; return the reply to its AUTH."""
         self.state = NEXT_STATE[GREETED, frames.AUTH]
+        # Only now: until then a peer could make us hold 16 MiB without a key.
         self._decoder.length_max = frames.LENGTH_MAX
         return messages.encode_ack(correlation_id, 0)
 

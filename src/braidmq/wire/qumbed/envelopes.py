@@ -90,7 +90,7 @@ def read_envelope(plaintext: bytes) -> Envelope | None:
 def _read_text(data: bytes, at: int) -> tuple[bytes, int]:
     start = at + _LENGTH.size
     end = start + int.from_bytes(data[at:start], "big")
-    # A cut in the length itself leaves `start` behind the end as well.
+    # If the length itself is cut off, `start` is beyond the end already.
     if end > len(data):
         raise TruncatedEnvelopeError
     return data[start:end], end

@@ -11,7 +11,7 @@
     7  d    Discovery    node_id, topics, public_key*, addr; id
 
 `{"t":3,"u":{"topic":"a"}}` is a frame. A * is standard base64 with padding, or null if absent.
-Fields behind a semicolon are written only if they have a value. A key `k` beside `t` holds an
+Fields after a semicolon are written only if they have a value. A key `k` beside `t` holds an
 API key. Unknown keys are ignored, names are matched exactly. This module does not know who may
 send which frame, or what topics and schemas exist.
 """

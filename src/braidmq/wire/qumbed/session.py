@@ -2,7 +2,7 @@
 
 The session itself answers what needs no broker (refusals) with a :class:`Reply`, and returns
 the frames that a client may send. It keeps no queue: the caller takes one command at a time, so
-a command that must wait holds up everything behind it.
+a command that must wait holds up everything after it.
 
 A stream has no states: every client frame may come at any time, until the first bad one, after
 which the stream is closed. The session knows no permissions, topics or schemas.

@@ -64,7 +64,7 @@ def _unbrotlied(packed: bytes) -> Iterator[bytes]:
             chunk: bytes = stream.process(packed, output_buffer_limit=CHUNK_BYTES)
         except brotli.error:
             raise MalformedFrameError("the body is not brotli") from None
-        packed = b""
+        packed = b""  # all input was given; from here on the decoder is only asked for more
         if not chunk and not stream.is_finished():
             raise MalformedFrameError("the brotli body is cut off")
         yield chunk
@@ -134,7 +134,7 @@ def _bounded(chunks: Iterator[bytes], size_max: int, kept_max: int) -> tuple[int
         if size <= kept_max:
             kept.append(chunk)
         else:
-            kept.clear()
+            kept.clear()  # only the size is of interest now; see `_unpack`
     return size, kept
 
 

@@ -164,13 +164,15 @@ class FrameDecoder:
         elif first != _VERSION:
             raise MalformedFrameError(f"a first frame with {first:#04x} as its fifth byte")
         else:
+            # In a 1.0 body the next two bytes are its type and half of its id's length. No type
+            # is 0x1f, so the gzip magic is unambiguous.
             follows = self._data[at + 1 : at + 1 + len(_GZIP_MAGIC)]
             if length < len(_GZIP_MAGIC) or not _GZIP_MAGIC.startswith(follows):
                 self.dialect = DIALECT_1_0
             elif follows == _GZIP_MAGIC:
                 self.dialect = DIALECT_1_1
             else:
-                self._needed = self._held + 1
+                self._needed = self._held + 1  # so far it is the start of the magic
         return self.dialect != DIALECT_UNKNOWN
 
     def _unpack(self, flags: int, packed: bytes) -> bytes:

@@ -8,7 +8,7 @@
 
 A str16 is a u16 length and as many bytes of UTF-8. Everything is big-endian; a length of 0
 means that the field is absent. The two error fields are written on every message in dialect
-1.0, and on Error messages only in 1.1. They are read on Error messages; anything else behind
+1.0, and on Error messages only in 1.1. They are read on Error messages; anything else after
 the headers is ignored.
 
 A payload is JSON: RFC 8259 in UTF-8, at most 64 arrays and objects deep. The size of numbers,
@@ -64,7 +64,7 @@ TEXT_BYTES_MAX: Final = 2**16 - 1
 JSON_DEPTH_MAX: Final = 64
 """Arrays and objects around the innermost value of a payload."""
 
-_ID_AT: Final = 4  # behind version, type and the id's length
+_ID_AT: Final = 4  # after version, type and the id's length
 _SHORTEST: Final = 12  # every field absent: 1 + 1 + 2 + 2 + 4 + 2
 
 _U16: Final = struct.Struct(">H")
@@ -131,6 +131,7 @@ def read_body(data: bytes) -> Body:
     if body.type == ERROR and size > end:
         body.error_code, end = _read_text(data, end)
         body.error_message, end = _read_text(data, end)
+    # A fault is not raised: the layout is intact, so the connection can go on after a refusal.
     body.fault = _fault(body, data[payload_end] << 8 | data[payload_end + 1])
     return body
 
@@ -166,7 +167,7 @@ def read_headers(data: bytes, at: int, headers: dict[str, str]) -> int:
 
 
 def read_id(data: bytes) -> str:
-    """Return the id of a body that may be malformed behind it, or "" if the id is, too."""
+    """Return the id of a body that may be malformed after it, or "" if the id is too."""
     id_end = _ID_AT + int.from_bytes(data[2:_ID_AT], "big")
     if len(data) < id_end:
         return ""

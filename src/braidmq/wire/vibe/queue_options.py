@@ -106,7 +106,7 @@ def read_options(headers: dict[str, str], payload: bytes) -> QueueOptions:
     mode = _choice("deliveryMode", MODES, headers, given)
     if "deliveryMode" not in headers and given.get("mode") is not None:
         mode = _choice("mode", MODES, {}, given)
-    ttl_ms = _ttl(headers, given)
+    ttl_ms = _ttl(headers, given)  # 0: no TTL, as if it were left out
     return QueueOptions(
         mode=mode,
         max_size=_count("maxQueueSize", headers, given),
@@ -203,7 +203,7 @@ def _given(key: str, headers: dict[str, str], given: dict[str, Any]) -> tuple[An
     if key in headers:
         return headers[key], read_decimal(headers[key], _DIGITS_MAX)
     value = given.get(key)
-    return value, value if type(value) is int else -1
+    return value, value if type(value) is int else -1  # not isinstance: True is an int
 
 
 def _choice(

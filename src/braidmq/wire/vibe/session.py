@@ -2,7 +2,7 @@
 
 The session itself answers what needs no broker (refusals) with a :class:`Reply`, and returns
 everything else as a :class:`Request` whose fields were checked. It keeps no queue: the caller
-takes one command at a time, so a command that must wait holds up everything behind it. The
+takes one command at a time, so a command that must wait holds up everything after it. The
 session knows neither permissions nor queues.
 
 The legal order is two sets, `_BEFORE_CONNECT` and `_REQUESTS`: what may come in each state
@@ -331,6 +331,7 @@ class Session:
         return Request(kind, body.id, body.queue, body.payload, body.headers)
 
     def _queue_fault(self, kind: int, queue: str) -> str:
+        # Also for commands that need no queue: a name that is given must be valid.
         if not queue:
             return "a queue name is required" if kind in _ON_A_QUEUE else ""
         raw = queue.encode()

@@ -87,7 +87,7 @@ ENVIRONMENT_REFUSALS = {
     "BRAIDMQ_BLIP__PORT=65536": "blip.port: must be at most 65535 (BRAIDMQ_BLIP__PORT)",
     "BRAIDMQ_BLIP__PORT=": "blip.port: must be a whole number (BRAIDMQ_BLIP__PORT)",
     "BRAIDMQ_BLIP__PROT=1": (
-        "blip.prot: unknown key; is blip.port meant? (BRAIDMQ_BLIP__PROT)"
+        "blip.prot: unknown key; did you mean blip.port? (BRAIDMQ_BLIP__PROT)"
     ),
     "BRAIDMQ_NOPE__X=1": "nope: unknown key (BRAIDMQ_NOPE__X)",
     "BRAIDMQ_A__B__C=1": "BRAIDMQ_A__B__C: unknown key; the form is BRAIDMQ_SECTION__KEY",

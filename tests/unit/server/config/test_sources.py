@@ -114,13 +114,13 @@ def test_merging_keeps_what_the_upper_source_does_not_mention() -> None:
 BAD_FILES = {
     "a.toml": ("x = ", "is not TOML: Invalid value (at end of document)"),
     "b.toml": ("x = 1\nx = 2\n", "is not TOML: Cannot overwrite a value (at line 2, column 6)"),
-    "c.yaml": ("a: 1\nb: [", "is not YAML with each key once, at line 2"),
-    "d.yaml": ("a:\n  b: 1\n  b: 2", "is not YAML with each key once, at line 2"),
+    "c.yaml": ("a: 1\nb: [", "is not valid YAML, or repeats a key, at line 2"),
+    "d.yaml": ("a:\n  b: 1\n  b: 2", "is not valid YAML, or repeats a key, at line 2"),
     "e.yaml": ("- a", "must hold sections and keys"),
     "f.yaml": ("a: {1: 2}", "has a key that is not text; quote it"),
     "g.yaml": (
         "!!python/object/apply:os.getcwd []",
-        "is not YAML with each key once, at line 1",
+        "is not valid YAML, or repeats a key, at line 1",
     ),
     "h.yaml": ("a: \x07", "is not YAML"),
     "i.json": ("{}", "must end in .toml, .yaml or .yml"),

@@ -71,7 +71,7 @@ BROKEN: dict[str, tuple[Sent, type[Exception], str]] = {
     "nothing": (Sent(), BrokenStreamError, "broke off after 0 rows"),
     "an end before the mark": (Sent(rows(b"1")), BrokenStreamError, "broke off after 1 rows"),
     "missing rows": (Sent(rows(b"1"), mark(2)), BrokenStreamError, "2 rows were sent"),
-    "too many rows": (Sent(rows(b"1"), mark(0)), BrokenStreamError, "0 rows were sent, and 1"),
+    "too many rows": (Sent(rows(b"1"), mark(0)), BrokenStreamError, "0 rows were sent, but 1"),
     "a library error": (Sent(end=pa.ArrowInvalid), BadRequestError, "cannot be read"),
     "a connection error": (Sent(end=OSError), BadRequestError, "cannot be read"),
     "an invalid mark": (

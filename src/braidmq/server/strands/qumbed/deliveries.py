@@ -1,8 +1,8 @@
-"""Messages as Qumbed has them: what a Publish says, and any strand's message as a Message.
+"""Messages on Qumbed: a Publish becomes a message, any strand's message becomes a Message.
 
 A sealed box is passed on as it is; anything else is sealed for the follower's key by the
-broker's gateway. `QumbedOutput` is what leaves a stream: answers in order, and messages as far
-as the window goes. Answers leave before what is delivered in the same turn, so that a
+broker's gateway. `QumbedOutput` is what leaves a stream: answers in order, and as many messages
+as the window has room for. Answers leave before what is delivered in the same turn, so that a
 Subscribe's Ack comes before its first Message.
 """
 
@@ -47,6 +47,7 @@ def dedup_id_of(publish: messages.Publish, principal: str, connection: str) -> s
     if not sender and len(publish.id) < KEYLESS_ID_CHARACTERS_MIN:
         sender = connection
     # Hashed: it is stored with the message, and consumers of other strands see it.
+    # The length makes it unambiguous: a principal's name may contain a colon.
     whole = f"{len(principal)}:{principal}:{sender}:{publish.id}"
     return "qumbed:" + hashlib.sha256(whole.encode()).hexdigest()[:DEDUP_DIGITS]
 
@@ -68,6 +69,7 @@ def message_of(
         recipient_key_id=publish.recipient_key_id,
         sender_public_key=publish.sender_public_key,
     )
+    # Judged already; `marks_of` would parse the payload once more to find that out.
     message.marks = Marks(publish.schema_id, publish.sender_public_key, sealed=sealed)
     if dedup_id:
         message.headers += encode_headers({DEDUP_HEADER: dedup_id})
@@ -99,6 +101,7 @@ class Delivering:
             self._schema_id = marks.schema_id
             self._quoted_schema_id = messages.quote(marks.schema_id)
         payload = message.payload
+        # Measured before it is sealed: encrypting a payload only to drop it would be a waste.
         size = len(payload) if marks.sealed else len(payload) + SEAL_BYTES
         if messages.message_bytes(quoted, size, self._quoted_schema_id) > frames.FRAME_MAX:
             return None
@@ -199,7 +202,7 @@ class QumbedOutput(Output):
     # Messages.
 
     def collect(self) -> None:
-        """Turn the deliveries into bytes behind the output so far, while the window lasts."""
+        """Turn deliveries into bytes and append them to the output, while the window lasts."""
         connection = self.connection
         deliveries = connection.deliveries
         if not deliveries or not connection.writable:
@@ -262,7 +265,7 @@ class QumbedOutput(Output):
         return min(in_window, self.buffer_bytes + 1 - stream.unsent_bytes())
 
     def measure_room(self) -> None:
-        """See how much more may be pushed to the peer, and go on pushing if that is new."""
+        """Measure how much more may be pushed to the peer; resume if there is room again."""
         connection = self.connection
         self.collected_bytes = 0
         was_full = connection.room_bytes <= 0
@@ -282,6 +285,7 @@ class QumbedOutput(Output):
             while sent and sent[0].end <= received_bytes:
                 arrived = sent.popleft()
                 waiting = arrived.follower.unreceived
+                # Not if the follower has left meanwhile: its list is a new one then.
                 if waiting and waiting[0] == arrived.message_id:
                     waiting.popleft()
 

@@ -85,7 +85,7 @@ class Link:
         self.left: Callable[[Connection], None] = left  # called when a stream has ended
         self.is_authenticated: bool = principal is not None
         self.token: str = secrets.token_hex(TOKEN_BYTES)  # unique to this connection
-        self.number: int = 0  # of the connection, and since when it is there
+        self.number: int = 0  # of the connection, and when it was accepted
         self.since_us: int = 0
         self.unfinished_bytes: int = 0
         self.tokens: TokenBucket | None = None  # for the frames of all streams together

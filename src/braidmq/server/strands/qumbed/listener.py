@@ -166,6 +166,7 @@ class QumbedListener:
         """Return the open connections on which a stream was opened."""
         following: Counter[int] = Counter()
         names: dict[int, str] = {}
+        # A connection of the engine is a stream; those of one peer share the peer's number.
         for connection in [] if self._engine is None else self._engine.connections:
             if connection.strand == STRAND:
                 following[connection.number] += len(connection.following)

@@ -90,7 +90,7 @@ class QumbedConnection(Connection):
     def set_writable(self, writable: bool) -> None:  # noqa: FBT001 - the transport's own signature
         """Note whether there is room in the connection's output and the stream's window."""
         self.writable = writable
-        self.room_bytes = 0
+        self.room_bytes = 0  # until it is measured below: nothing new is handed out before that
         self._sending.collected_bytes = 0
         if writable and not self.closed:
             self.note_received()
@@ -147,6 +147,7 @@ class QumbedConnection(Connection):
     def _wait_or_end(self) -> None:
         """Stop reading from a peer with too many unfinished frames on all its streams."""
         if self._held is not None:
+            # Not the peer's fault: the bytes are those of commands that wait for the broker.
             if self._reading:  # until the held command can go on
                 self._reading = False
                 self._wire.pause_reading()
@@ -231,6 +232,7 @@ class QumbedConnection(Connection):
             topic = self._learn_topic(publish)
             if topic is None:
                 return True
+        # Once per Publish, however often it is tried: validating a payload is expensive.
         if self._sealed < 0 and not self._judge(publish):
             return True
         assert self.principal is not None
@@ -321,7 +323,7 @@ class QumbedConnection(Connection):
         refusal = "too many topics" if topic is None else ""
         if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
             refusal = "too many subscriptions"
-        if broker.settings.offline_us and broker.refusal:
+        if broker.settings.offline_us and broker.refusal:  # only then does it need a record
             refusal = broker.refusal
         if topic is None or refusal:
             self._error(subscribe, session.SERVER_ERROR, refusal)

@@ -4,8 +4,10 @@
     QueueCommands   subscriptions, acknowledgements, and queue management
     VibeOutput      what leaves the connection
 
-While a Publish waits for room in its queue, commands behind it that do not concern publishing
-are executed (Ack, Ping, Unsubscribe); their replies keep their place behind the Publish.
+While a Publish waits for room in its queue, the commands after it that do not publish (Ack,
+Ping, Unsubscribe) are executed; their replies still come after that of the Publish. Otherwise
+a client that publishes and consumes on one connection could block itself: its queue gets room
+when it acknowledges.
 """
 
 from collections import deque
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from braidmq.server.engine.engine import Engine
 
 BLOCKED_MAX: Final = 1024
-"""Commands whose replies wait behind a Publish that has no room in its queue."""
+"""Commands that may wait behind a Publish that has no room in its queue."""
 
 BLOCKED_BYTES_MAX: Final = 1024 * 1024
 """Payload bytes of those commands."""
@@ -52,6 +54,7 @@ class VibeConnection(Connection):
     def __init__(
         self, engine: "Engine", wire: Wire, limits: Limits, options: VibeOptions, number: int
     ) -> None:
+        # Session and output first: the other parts take them from the connection.
         body_max = options.max_message_bytes
         its_session = session.Session(body_max)
         output = VibeOutput(engine, wire, limits, its_session, body_max)
@@ -103,6 +106,8 @@ class VibeConnection(Connection):
         self.session.receive_data(data)
 
     def _is_blocked(self) -> bool:
+        # A Publish that waits keeps a connection open whose peer has finished sending, but does
+        # not stop the commands after it.
         if self._ending and self._blocked:
             return True
         return self._held is not None or self._gate.asking
@@ -172,7 +177,7 @@ class VibeConnection(Connection):
         return self._execute_in_turn(command, now_us)
 
     def _execute_behind(self, command: session.Command, now_us: int) -> bool:
-        """Handle a command behind a Publish that waits for room; return False to hold it."""
+        """Handle a command after a Publish that waits for room; return False to hold it."""
         if len(self._blocked) >= BLOCKED_MAX or self._blocked_bytes >= BLOCKED_BYTES_MAX:
             return False
         kind = command.kind
@@ -188,6 +193,7 @@ class VibeConnection(Connection):
             return True
         elif kind not in {messages.PING, session.REPLY}:
             return False
+        # A Publish waits as a whole; of the others only the reply waits.
         self._blocked.append(command)
         return True
 
@@ -260,6 +266,7 @@ class VibeConnection(Connection):
         message = message_of(request, topic)
         verdict = self._admission.judge(message, dedup_id, now_us)
         if verdict == admission.STARVED:
+            # Held, unlike WAIT below: the next commit ends this, whatever the peer does.
             self._starve()
             return False
         if verdict == admission.WAIT:
@@ -273,6 +280,8 @@ class VibeConnection(Connection):
             self.error(request, session.SERVER_ERROR, admission.QUEUE_FULL)
         elif verdict == admission.REFUSED:
             self.error(request, session.SERVER_ERROR, self._admission.reason)
+        # The queue is created only for a publish that is stored, and before it is: a queue
+        # keeps the messages whose ids are above its own.
         elif queue is not None or self._queues.auto_create(request, now_us) is not None:
             stored = self._broker.accept(verdict, message, dedup_id, now_us)
             self._published(request, stored.id)

@@ -1,4 +1,4 @@
-"""Messages as Vibe has them: what a Publish says, and a message of any strand as a Deliver.
+"""Messages on Vibe: a Publish becomes a message, a message of any strand becomes a Deliver.
 
     VibeOutput   what leaves a connection: deliveries as Deliver frames, refusals as Errors
     Outstanding  what the peer was handed and may still acknowledge, by message id
@@ -41,7 +41,7 @@ SWEEP_MIN: Final = 2048
 PRIORITIES: Final[dict[str, int]] = {"low": 0, "normal": 1, "high": 2, "critical": 3}
 
 _U16: Final = struct.Struct("<H")
-_ID_AT: Final = 4  # in a block that begins with the message id: behind an empty key
+_ID_AT: Final = 4  # in a block that begins with the message id: two lengths, an empty key
 _US_PER_S: Final = 1_000_000
 _BODY_BYTES: Final = 10  # all but id, queue, payload and headers
 _BODY_BYTES_1_0: Final = _BODY_BYTES + 4  # with the two error fields, absent
@@ -94,6 +94,7 @@ class Delivering:
         if payload and message.origin != ORIGIN_VIBE:
             payload, encoded = as_json(payload)
         block = message.headers
+        # The common case, without a dict: the block holds nothing but the message id.
         if not encoded and block.startswith(b"\0\0") and len(block) == _ID_AT + _u16(block, 2):
             self.message_id = block[_ID_AT:].decode()
             added = self._plain_headers(attempts, timestamp_us)
@@ -228,12 +229,12 @@ class VibeOutput(Output):
         self._delivering = Delivering(its_session, body_max)
 
     def collect(self) -> None:
-        """Turn the deliveries into bytes behind the output so far."""
+        """Turn the deliveries into bytes and append them to the output."""
         connection = self.connection
         deliveries = connection.deliveries
         if not deliveries:
             return
-        connection.deliveries = []
+        connection.deliveries = []  # before the loop: `give_up` may bring new ones
         now_us = self.engine.now_us()
         for delivery in deliveries:
             frame = self._delivering.frame(delivery, now_us)

@@ -53,7 +53,7 @@ class Gate:
         """Authenticate the peer by its key, or by its name and password."""
         self._session.negotiate(request.headers)
         token = request.headers.get("authToken")
-        if token is not None:
+        if token is not None:  # hashing a key is fast: no thread is needed
             self._finish_connect(request.id, self._engine.find_principal(token))
             return
         name = request.headers.get("authUsername")
@@ -89,6 +89,7 @@ class Gate:
                 connection.end()
             return
         if connection.principal is not found:
+            # The cached versions are those of the previous principal.
             self.publishable = {}
             for consumer in connection.queue_consumers.values():
                 consumer.allowed = consumer.barred = -1  # permissions are those of the new user
@@ -126,7 +127,7 @@ class Gate:
         users = self._engine.users
         assert principal is not None
         assert users is not None
-        self.asking = True
+        self.asking = True  # before the call; `administer` never answers while it runs
         administer(
             users,
             principal,

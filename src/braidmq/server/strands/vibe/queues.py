@@ -74,7 +74,8 @@ class QueueCommands:
             if queue is None:
                 return True
         if queue.id > self._broker.committed_id:
-            # Messages of the same commit must not be delivered before the SubscribeAck.
+            # The SubscribeAck must not come before the queue is durable, and messages of the
+            # same commit must not come before the SubscribeAck.
             self._output.wait_for_commit()
             return False
         connection = self._connection
@@ -87,7 +88,7 @@ class QueueCommands:
             headers={"queueName": request.queue, "subscriptionId": request.id},
         )
         self._output.reply(ack)
-        queues.pump(queue, now_us)
+        queues.pump(queue, now_us)  # only now, so that the backlog comes after the SubscribeAck
         return True
 
     def leave(self, name: str, now_us: int) -> None:
@@ -191,6 +192,7 @@ class QueueCommands:
                 request, session.QUEUE_EXISTS, "the queue exists with other options"
             )
         else:
+            # It may wait as well: another connection may have declared the queue just now.
             self._output.reply_after(VibeReply(queue.id, done, request))
 
     def delete(self, request: session.Request) -> None:
@@ -204,6 +206,7 @@ class QueueCommands:
         connection = self._connection
         if queue is not None:
             connection.last_id = self._broker.queues.delete(queue)
+        # If the log refuses the record, it is queued again, and this reply waits for longer.
         done = self._session.reply(request.kind, request.id, request.queue)
         self._output.reply_after(WaitingReply(connection.last_id, done))
 
