@@ -24,6 +24,7 @@ from braidmq.daemon import daemon
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import SHUTTING_DOWN
 from braidmq.testing.broker import RunningBroker
+from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk
 from tests.integration.blip import peer as blip
 from tests.integration.blip.peer import PATIENCE_S, broker_at, until, until_committed
@@ -330,3 +331,27 @@ async def test_a_publish_that_the_log_refused_does_not_count_as_a_duplicate(
     redirected = int(strategy == "RedirectToDlq")
     assert (True, ["", ""], 1) == (NO_ROOM in first, second, stats.duplicates)
     assert (redirected, redirected) == (dead_letters(broker), stats.dead_lettered)
+
+
+# Redirected letters are as safe as those that settle a delivery.
+
+
+@every_way
+async def test_a_letter_outlives_what_is_declared_of_its_queue(
+    tmp_path: Path, way: Way
+) -> None:
+    """The publisher was told that it is durable: neither a restart nor a TTL takes it."""
+    clock = FakeClock()
+    async with broker_at(tmp_path, clock, flight={}) as broker:
+        async with vibe.connected(broker) as peer:
+            await peer.create("graves", durable="false", messageTtl=1000)
+            await peer.create("q", maxQueueSize=1, deadLetterQueueName="graves")
+            await peer.publish("q", b"0")
+        async with opened(way, broker) as publish:
+            assert not await publish("1")
+    clock.advance(60)
+    async with broker_at(tmp_path, clock) as broker, vibe.connected(broker) as peer:
+        await peer.subscribe("graves")
+        letter = await peer.delivered()
+
+    assert ("overflow", "q") == (letter.headers["deathReason"], letter.headers["deathQueue"])

@@ -81,8 +81,12 @@ class Broker:
 
     def accept(self, verdict: int, message: Message, dedup_id: str, now_us: int) -> Message:
         """Store what `admission.judge` has just let in: the message, or its dead letter."""
-        stored = self.admission.take_letter() if verdict == REDIRECT else message
-        given = self.publish(stored, now_us)
+        if verdict == REDIRECT:
+            stored = self.admission.take_letter()
+            given = self.store_letter(stored)
+        else:
+            stored = message
+            given = self.publish(message, now_us)
         if dedup_id:
             # Under the topic that the publisher named, wherever a letter went: a repeat names
             # that topic again.
@@ -116,6 +120,17 @@ class Broker:
         outgoing.bytes += len(message.body)
         return outgoing.add(message, record)
 
+    def store_letter(self, letter: Message) -> int:
+        """Store a dead letter, which was made just now; return its id.
+
+        As a letter that settles a delivery it has a record and does not expire, whatever was
+        declared of its queue: its publisher was told that it is durable.
+        """
+        if letter.topic.queue is not None:
+            letter.topic.queue.pending += 1
+        self.outgoing.bytes += len(letter.body)
+        return self.outgoing.add(letter, records.encode_message(letter))
+
     # What consumers ask for.
 
     def subscribe(self, peer: Peer, topic: Topic, qos: int, now_us: int) -> int:
@@ -138,7 +153,7 @@ class Broker:
         letter = self.followers.letter_of_too_large(peer, message, now_us)
         if letter is not None:
             # Not judged by the admission: the broker accepted this message once already.
-            self.publish(letter, now_us)
+            self.store_letter(letter)
 
     def subscription_count(self) -> int:
         """Return how many subscriptions there are, followers among them."""

@@ -236,6 +236,8 @@ class Sinks:
         message.headers = headers
         verdict = self._admission.judge_row(message, now_us)
         if verdict == GO:
+            queue = topic.queue
+            message.set_ttl(self._ttl_us if queue is None else queue.policy.ttl_us, now_us)
             return message
         if verdict == REDIRECT:
             return self._admission.take_letter()
@@ -245,12 +247,11 @@ class Sinks:
         return None
 
     def _record(self, message: Message, now_us: int) -> int:
-        """Queue a row's record, as `Broker.publish` does for a durable message.
+        """Queue the record of a row or its letter, as `Broker` does for a durable message.
 
         It is durable in a queue that is not, too: a row without a record could not be counted.
         """
         queue = message.topic.queue
-        message.set_ttl(self._ttl_us if queue is None else queue.policy.ttl_us, now_us)
         if queue is not None:
             queue.pending += 1
         message.timestamp_us = now_us
