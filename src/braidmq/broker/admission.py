@@ -166,7 +166,7 @@ class PublishAdmission:
         if needs_record and self.refusal:
             return REFUSED
         policy = queue.policy
-        if policy.max_size == 0 or queue.has_room():
+        if queue.size_max == 0 or queue.has_room():
             return GO
         if policy.overflow == BLOCK_PUBLISHER:
             # Nothing is handed out while the broker drains, so there will be no room.

@@ -97,8 +97,8 @@ class Broker:
         """Store an admitted message; return its id, or 0 when it lives in memory only."""
         queue = message.topic.queue
         if queue is not None:
-            if queue.policy.ttl_us:
-                message.set_ttl(queue.policy.ttl_us, now_us)
+            if queue.ttl_us:
+                message.set_ttl(queue.ttl_us, now_us)
             if not queue.policy.durable:
                 message.qos = 0
             elif message.qos != 0:

@@ -237,7 +237,7 @@ class Sinks:
         verdict = self._admission.judge_row(message, now_us)
         if verdict == GO:
             queue = topic.queue
-            message.set_ttl(self._ttl_us if queue is None else queue.policy.ttl_us, now_us)
+            message.set_ttl(self._ttl_us if queue is None else queue.ttl_us, now_us)
             return message
         if verdict == REDIRECT:
             return self._admission.take_letter()

@@ -172,6 +172,29 @@ async def test_dead_letters_are_ordinary_messages_without_limits(
         assert (0, None, 3) == (found["maxSize"], found["messageTtl"], found["inFlight"])
 
 
+@pytest.mark.parametrize("strategy", ["DropOldest", "DropNewest", "RedirectToDlq"])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_queue_that_comes_to_hold_letters_obeys_no_limit(
+    broker: RunningBroker, dialect: str, strategy: str, *, is_first: bool
+) -> None:
+    """Also one that was declared with limits, before or after another names it."""
+    async with connected(broker, dialect) as peer:
+        if not is_first:
+            await peer.create("q", deadLetterQueueName="graves")
+        await peer.create("graves", maxQueueSize=1, overflowStrategy=strategy, messageTtl=1000)
+        if is_first:
+            await peer.create("q", deadLetterQueueName="graves")
+        for number in range(2):
+            await reject(peer, "q", f"m{number}")
+        await peer.publish("graves", b"3", "m2")
+        for _ in range(3):
+            broker.clock.advance(2)
+            await peer.expect_silence()
+
+        assert (3, 0) == await peer.counts("graves")
+        assert ["graves", "q"] == await peer.names()
+
+
 @pytest.mark.parametrize("name", ["dlq.q", "graves", "declared"])
 async def test_dead_letters_are_never_dead_lettered_again(
     broker: RunningBroker, dialect: str, name: str

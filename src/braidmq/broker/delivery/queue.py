@@ -287,6 +287,8 @@ class Queue:
         self.topic: Topic = topic
         self.policy: Policy = policy
         self.rules: Rules = rules
+        self.size_max: int = policy.max_size  # waiting messages; 0: no bound
+        self.ttl_us: int = policy.ttl_us  # of what is published to it; 0: none
         self.created_us: int = created_us
         self.lanes: list[Lane] = []  # by priority; none in a fan-out
         self.ledger: Ledger | None = None  # of a fan-out
@@ -316,6 +318,12 @@ class Queue:
             lane.id = queue_id + (lane.priority + 1 << _LANE_SHIFT)
         if self.ledger is not None:
             self.ledger.begin(queue_id)
+
+    def lift_limits(self) -> None:
+        """Obey no bound, TTL or attempt limit any more: it holds dead letters."""
+        self.size_max = 0
+        self.ttl_us = 0
+        self.rules.lift_limits()
 
     def lane_of(self, priority: int) -> Lane:
         """Return the lane that a message of *priority* belongs to."""
@@ -359,7 +367,7 @@ class Queue:
         if self.drops_oldest():
             # Without subscribers nothing is held but a position in the log. What is too much
             # is dropped when a subscriber comes and the log is read.
-            return min(ledger.unsettled, self.policy.max_size) + len(ledger.volatile)
+            return min(ledger.unsettled, self.size_max) + len(ledger.volatile)
         return ledger.waiting()
 
     def has_room(self) -> bool:
@@ -367,16 +375,16 @@ class Queue:
 
         Messages that are accepted and not committed yet count as waiting: the bound is exact.
         """
-        policy = self.policy
+        size_max = self.size_max
         return (
-            policy.max_size == 0
-            or policy.overflow == DROP_OLDEST
-            or self.waiting() + self.pending < policy.max_size
+            size_max == 0
+            or self.policy.overflow == DROP_OLDEST
+            or self.waiting() + self.pending < size_max
         )
 
     def drops_oldest(self) -> bool:
         """Say whether the oldest message is dropped when there are too many."""
-        return self.policy.max_size > 0 and self.policy.overflow == DROP_OLDEST
+        return self.size_max > 0 and self.policy.overflow == DROP_OLDEST
 
     def in_flight_count(self) -> int:
         """Return how many deliveries are with consumers."""

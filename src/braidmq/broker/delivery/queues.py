@@ -109,9 +109,9 @@ class Queues:
         if letters:
             self._letter_names.add(letters)
             if letters in self.by_name:
-                self.by_name[letters].rules.lift_limits()
+                self.by_name[letters].lift_limits()
         if queue.topic.name in self._letter_names:
-            queue.rules.lift_limits()
+            queue.lift_limits()
 
     def delete(self, queue: Queue) -> int:
         """End a queue with all that waits in it; return the id to be committed for it."""
@@ -162,7 +162,7 @@ class Queues:
             for channel in queue.channels():
                 self.settling.drop_expired(channel, now_us)
                 self.settling.drop_expired_returned(channel, now_us)
-                if queue.policy.ttl_us > 0:
+                if queue.ttl_us > 0:
                     self.effects.read_ahead(channel)
 
     def unblock(self) -> None:
@@ -236,7 +236,7 @@ class Queues:
         """Drop the oldest messages of a queue that has too many, if that is its policy."""
         if not queue.drops_oldest():
             return
-        size_max = queue.policy.max_size
+        size_max = queue.size_max
         views = queue.views()
         # Each subscriber of a fan-out has its own backlog, and each is held to the bound.
         for view in views:

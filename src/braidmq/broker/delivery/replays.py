@@ -197,7 +197,7 @@ class Replays:
         block = dead_letters.headers_sent_back(entry.message.headers)
         letter = dead_letters.moved(entry.message, topic, block, now_us)
         if topic.queue is not None:
-            letter.set_ttl(topic.queue.policy.ttl_us, now_us)
+            letter.set_ttl(topic.queue.ttl_us, now_us)
         self.settling.move(entry, letter, is_letter=False)
 
 
