@@ -4,10 +4,11 @@
     QueueCommands   subscriptions, acknowledgements, and queue management
     VibeOutput      what leaves the connection
 
-While a Publish waits for room in its queue, the commands after it that do not publish (Ack,
-Ping, Unsubscribe) are executed; their replies still come after that of the Publish. Otherwise
-a client that publishes and consumes on one connection could block itself: its queue gets room
-when it acknowledges.
+While a Publish waits for room in its queue, the commands after it wait in a bounded buffer, but
+what can make room is executed: an Ack always, an Unsubscribe or a Disconnect unless it would
+overtake another request. Their replies still come after that of the Publish. Otherwise a client
+that publishes and consumes on one connection could block itself: its queue gets room when it
+acknowledges.
 """
 
 from collections import deque
@@ -39,9 +40,14 @@ BLOCKED_MAX: Final = 1024
 """Commands that may wait behind a Publish that has no room in its queue."""
 
 BLOCKED_BYTES_MAX: Final = 1024 * 1024
-"""Payload bytes of those commands."""
+"""Characters and bytes of those commands: ids, payloads and headers."""
 
 _FREE: Final = frozenset({messages.ACK, messages.PING, messages.DISCONNECT, messages.CONNECT})
+_OVERTAKEN: Final = frozenset(
+    {messages.PUBLISH, messages.PING, messages.UNSUBSCRIBE, session.REPLY}
+)
+"""Waiting commands that a later Unsubscribe or Disconnect need not wait for."""
+
 _ADMINISTRATION: Final = frozenset(
     range(messages.CREATE_USER, messages.GET_USER_PERMISSIONS + 1)
 )
@@ -181,33 +187,29 @@ class VibeConnection(Connection):
         if len(self._blocked) >= BLOCKED_MAX or self._blocked_bytes >= BLOCKED_BYTES_MAX:
             return False
         kind = command.kind
-        if kind == messages.UNSUBSCRIBE:
+        if kind == messages.UNSUBSCRIBE and self._may_overtake():
             self._queues.leave(command.queue, now_us)
-        elif kind == messages.PUBLISH:
-            assert isinstance(command, session.Request)
-            self._blocked_bytes += len(command.payload)
-        elif kind == messages.DISCONNECT:
+        elif kind == messages.DISCONNECT and self._may_overtake():
             self._blocked.clear()  # none is accepted yet, and a Disconnect does not wait
             self._queues.return_everything(now_us)
             self.end()
             return True
-        elif kind not in {messages.PING, session.REPLY}:
-            return False
-        # A Publish waits as a whole; of the others only the reply waits.
+        self._blocked_bytes += _size_of(command)
         self._blocked.append(command)
         return True
 
+    def _may_overtake(self) -> bool:
+        return all(waiting.kind in _OVERTAKEN for waiting in self._blocked)
+
     def _go_on_publishing(self, now_us: int) -> None:
         blocked = self._blocked
-        while blocked and self.writable:
+        while blocked and self.writable and not self._gate.asking:
             command = blocked.popleft()
+            self._blocked_bytes -= _size_of(command)
+            is_done = True
             if command.kind == messages.PUBLISH:
                 assert isinstance(command, session.Request)
-                self._blocked_bytes -= len(command.payload)
-                if not self._publish(command, now_us):
-                    blocked.appendleft(command)
-                    self._blocked_bytes += len(command.payload)
-                    return
+                is_done = self._publish(command, now_us)
                 if blocked and blocked[-1] is command:
                     # It waits again and was appended: move it back to the front.
                     blocked.pop()
@@ -215,13 +217,20 @@ class VibeConnection(Connection):
                     return
             elif command.kind == messages.PING:
                 self._ping(command)
-            elif command.kind == messages.UNSUBSCRIBE:
-                self._queues.confirm_unsubscribe(command)
-            else:
+            elif command.kind == session.REPLY:
                 assert isinstance(command, session.Reply)
                 self.output.reply(command.data)
                 if command.closes:
                     self.end()
+            else:
+                assert isinstance(command, session.Request)
+                is_done = not self._replies and self._execute_in_turn(command, now_us)
+            if not is_done:
+                blocked.appendleft(command)
+                self._blocked_bytes += _size_of(command)
+                return
+            if self._is_done:
+                blocked.clear()  # what the peer sent after a Disconnect is ignored
 
     def _execute_in_turn(self, request: session.Request, now_us: int) -> bool:
         kind = request.kind
@@ -273,7 +282,7 @@ class VibeConnection(Connection):
             assert queue is not None
             self._park(queue)
             self._blocked.append(request)
-            self._blocked_bytes += len(request.payload)
+            self._blocked_bytes += _size_of(request)
         elif verdict == admission.DUPLICATE:
             self._published(request, self._admission.known_id)
         elif verdict == admission.FULL:
@@ -316,3 +325,13 @@ class VibeConnection(Connection):
     def error(self, command: session.Command, code: str, text: str) -> None:
         """Answer a command with an Error."""
         self.output.reply(self.session.error(command.id, code, text, command.queue))
+
+
+def _size_of(command: session.Command) -> int:
+    """Return how much memory a command takes that a peer can make large."""
+    if not isinstance(command, session.Request):
+        return 0
+    size = len(command.id) + len(command.payload)
+    for name, value in command.headers.items():
+        size += len(name) + len(value)
+    return size

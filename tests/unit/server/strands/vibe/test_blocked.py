@@ -2,19 +2,26 @@
 
 from typing import NamedTuple
 
+import pytest
+
 from braidmq.server.strands.vibe.connection import (
     BLOCKED_BYTES_MAX,
     BLOCKED_MAX,
     VibeConnection,
 )
 from tests.integration.vibe.peer import (
+    CREATE_QUEUE,
     DELETE_QUEUE,
     DELIVER,
     DISCONNECT,
     ERROR,
     LIST_QUEUES,
+    PING,
     PONG,
     PUBLISH_ACK,
+    QUEUE_INFO,
+    SUBSCRIBE,
+    SUBSCRIBE_ACK,
     UNSUBSCRIBE,
     UNSUBSCRIBE_ACK,
 )
@@ -101,6 +108,69 @@ def test_anything_else_behind_a_blocked_publish_waits() -> None:
     assert [(PUBLISH_ACK, "c"), (LIST_QUEUES, "1"), (PUBLISH_ACK, "d")] == kinds(
         full_queue.wire
     )
+
+
+@pytest.mark.parametrize("kind", [LIST_QUEUES, SUBSCRIBE, QUEUE_INFO, CREATE_QUEUE])
+def test_acks_go_on_behind_any_command_that_waits(kind: int) -> None:
+    """A peer that consumes what it publishes makes room by its own Ack, whatever it asks."""
+    full_queue = a_full_queue()
+    hand, consumer, wire = full_queue.hand, full_queue.consumer, full_queue.consumer_wire
+    taken(wire)
+    consumer.receive(publish("c", "q") + request(kind, "1", "other") + ack("a"))
+    hand.settle()
+    found = kinds(wire)
+
+    assert {(DELIVER, "b"), (PUBLISH_ACK, "c")} == set(found[:2])
+    assert ["1"] == [request_id for _, request_id in found[2:]]
+
+
+def test_an_unsubscribe_does_not_overtake_its_subscribe() -> None:
+    """Behind a command that waits its turn it waits as well."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(
+        publish("c", "q") + subscribe("1", "x") + request(UNSUBSCRIBE, "2", "x") + ping("3")
+    )
+    assert [] == kinds(full_queue.wire)
+    full_queue.make_room()
+    full_queue.hand.settle()
+
+    assert [
+        (PUBLISH_ACK, "c"),
+        (SUBSCRIBE_ACK, "1"),
+        (UNSUBSCRIBE_ACK, "2"),
+        (PONG, "3"),
+    ] == kinds(full_queue.wire)
+    assert [] == full_queue.hand.engine.broker.queues.by_name["x"].consumers
+
+
+def test_a_disconnect_does_not_take_back_a_request_before_it() -> None:
+    """It is executed in its turn; only Publishes that were not accepted are given up."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(
+        publish("c", "q")
+        + request(DELETE_QUEUE, "1", "q")
+        + request(DISCONNECT, "2")
+        + ping("3")
+    )
+    assert not full_queue.wire.is_closed
+    full_queue.make_room()
+    full_queue.hand.settle()
+
+    assert [(PUBLISH_ACK, "c"), (DELETE_QUEUE, "1")] == kinds(full_queue.wire)
+    assert "q" not in full_queue.hand.engine.broker.queues.by_name
+    assert full_queue.wire.is_closed
+
+
+@pytest.mark.parametrize("kind", [PING, UNSUBSCRIBE, QUEUE_INFO])
+def test_the_buffer_is_bounded_in_bytes_of_any_command(kind: int) -> None:
+    """A peer cannot make the broker hold a gibibyte of Pings."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(publish("c", "q"))
+    big = request(kind, "1", "q", b'"' + b"x" * 300_000 + b'"')
+    full_queue.publisher.receive(b"".join(big for _ in range(10)))
+
+    assert len(full_queue.publisher._blocked) < 6  # noqa: SLF001 - the bound is inside
+    assert not full_queue.wire.is_reading()
 
 
 def test_the_buffer_of_a_blocked_publisher_is_bounded_in_commands() -> None:
