@@ -93,7 +93,7 @@ def check_options(strand: str, given: NamedTuple, defaults: NamedTuple) -> None:
         check(
             strand,
             (
-                f"qos {value}" if name == "qos" else name
+                f"qos {int(value)}" if name == "qos" else name
                 for name, value, default in names
                 if value != default
             ),

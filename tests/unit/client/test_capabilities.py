@@ -76,6 +76,8 @@ def test_every_strand_has_a_feature_that_is_not_in_the_table() -> None:
         (PublishOptions(headers={}), "headers"),
         (PublishOptions(priority=0), "priority"),
         (PublishOptions(retry=True, qos=0), "qos 0"),
+        (PublishOptions(qos=False), "qos 0"),
+        (SubscribeOptions(qos=False), "qos 0"),
         (SubscribeOptions(prefetch=1, subscription_id=7), "subscription_id"),
         (SubscribeOptions(schema="a"), "schema"),
     ],
