@@ -399,6 +399,14 @@ MUTANTS: Final = (
             "        if dedup_id and stored is message:\n",
         ),
     ),
+    _of_admission(
+        "a redirected publish obeys what is declared of the dead-letter queue",
+        (
+            "broker/broker.py",
+            "given = self.store_letter(stored)",
+            "given = self.publish(stored, now_us)",
+        ),
+    ),
 )
 QUICK: Final = (
     "acknowledge before the write",
