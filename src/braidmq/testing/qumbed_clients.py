@@ -223,9 +223,7 @@ class QumbedFollower(QumbedClient):
         self.plan = plan
         self.handed = 0
         self.is_paused = False
-        self._asked: deque[tuple[str, str]] = (
-            deque()
-        )  # what an Ack would confirm, and its topic
+        self._asked: deque[tuple[str, str]] = deque()  # what an Ack confirms, and its topic
         self._left: set[str] = set()
         super().__init__(scene, name, send)
 

@@ -57,9 +57,10 @@ class WalStats:
     fsyncs: int = 0
     fsync_seconds_last: float = 0.0
     fsync_seconds_total: float = 0.0
+    # The reader of the chart empties it.
     fsync_seconds_lately: deque[float] = field(
         default_factory=lambda: deque(maxlen=FSYNCS_KEPT)
-    )  # the reader of the chart empties it
+    )
     fsync_seconds: Histogram = field(default_factory=lambda: Histogram(FSYNC_BOUNDS_S))
     batches: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS))  # in records
 

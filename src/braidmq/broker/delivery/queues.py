@@ -393,9 +393,8 @@ class Queues:
         self.pump(_queue_of(entry), now_us)
 
     def _settle_left(self, view: View, entry: Entry, now_us: int) -> None:
-        self.effects.progress_of(
-            view.ledger, now_us
-        )  # so that what `settle_left` notes is recorded
+        # What `settle_left` notes must be recorded.
+        self.effects.progress_of(view.ledger, now_us)
         if view.settle_left(entry):
             self.effects.acknowledged = True
             self.stats.acknowledged += 1

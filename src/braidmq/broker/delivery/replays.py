@@ -59,9 +59,8 @@ class Replays:
             return  # each letter waits for the subscribers of the fan-out, and nowhere else
         if not queue.replaying:
             self.running.append(queue)
-        queue.replaying = max(
-            queue.replaying, count
-        )  # not the sum: both mean the oldest letters
+        # Not the sum: both mean the oldest letters.
+        queue.replaying = max(queue.replaying, count)
         self.queues.pump(queue, now_us)
 
     def go_on(self, now_us: int) -> None:
