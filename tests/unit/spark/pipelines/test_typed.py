@@ -62,7 +62,7 @@ def test_a_schema_is_built_in_or_in_a_file(tmp_path: Path) -> None:
 
     assert TEMPERATURE == schema_of(TEMPERATURE).id
     assert "shop/Order" == schema_of(named).id
-    with pytest.raises(ConfigError, match="no schema 'nope'"):
+    with pytest.raises(ConfigError, match="no built-in schema 'nope'"):
         schema_of("nope")
 
 
