@@ -19,6 +19,7 @@ from braidmq.base.records import GAP_KIND
 from braidmq.wal.disk import FULL_ERRNOS, File, Files, read_all
 from braidmq.wal.format import (
     HEADER_BYTES,
+    RECORD_HEADER_BYTES,
     ROW_BYTES,
     Describe,
     SelectedRows,
@@ -296,8 +297,11 @@ def _note_gaps(file: File, rows: bytes, found: ReadBack, reached_id: int) -> Non
         ):
             continue
         body_at = int.from_bytes(rows[at + 16 : at + 20], "little")
-        body_bytes = int.from_bytes(rows[at + 20 : at + 24], "little")
-        gap = decode_gap(read_all(file, body_bytes, body_at))
+        start = body_at - RECORD_HEADER_BYTES
+        end = body_at + int.from_bytes(rows[at + 20 : at + 24], "little")
+        data = read_all(file, end - start, start)
+        records = cut_records(data, start, [record_id], [start], [end])
+        gap = decode_gap(records[0][1]) if records else None
         if gap is None:
             raise _DoubtError
         found.gaps.append(gap)

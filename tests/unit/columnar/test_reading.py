@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import braidmq
 from braidmq import columnar
 from braidmq.base.errors import ConfigError, DamagedLogError
-from braidmq.columnar.loss import NOT_DURABLE, REPAIRED, RETAINED, DataLossError, Loss
+from braidmq.columnar.loss import NOT_DURABLE, RETAINED, DataLossError, Loss
 from braidmq.columnar.reading import microseconds
 from braidmq.testing import running_broker
 from braidmq.wal.disk import Disk
-from braidmq.wal.format import encode_gap, encode_mark, encode_record
+from braidmq.wal.format import encode_mark
 from tests.unit.columnar.logs import (
     NOTE,
     dead_letter,
@@ -320,46 +320,6 @@ def test_retention_that_races_a_reader_is_never_a_silent_short_read(
     assert [*range(1, second), *range(first, 201)] == offsets_of(pa.Table.from_batches(seen))
     assert (second, first - 1) == (losses[0].first_id, losses[-1].last_id)
     assert all(a.last_id + 1 == b.first_id for a, b in pairwise(losses))
-
-
-def gap_log(root: Path) -> Path:
-    """Write ids 1-3, a gap that stands for 4-8, and 9-11, in one segment."""
-    wal = open_log(root, segment_bytes=2**20)
-    write(wal, [message("t", b"%d" % i) for i in range(1, 4)])
-    wal.close()
-    path = segment_files(root)[0]
-    records = [encode_record(4, encode_gap(4, 8), fence=True)]
-    records += [encode_record(i, message("t", b"%d" % i), fence=False) for i in (9, 10, 11)]
-    with path.open("ab") as file:
-        file.write(b"".join(records))
-    return root
-
-
-@pytest.mark.parametrize("state", ["rebuilt", "growing", "sealed"])
-def test_a_gap_record_is_loss(tmp_path: Path, state: str) -> None:
-    """What a repair gave up is an error, or skipped and recorded; only inside the range."""
-    gap_log(tmp_path)
-    if state == "rebuilt":
-        (tmp_path / "wal/durable").write_bytes(encode_mark(11))
-    else:
-        wal = open_log(tmp_path, segment_bytes=4096 if state == "sealed" else 2**20)
-        write(wal, [message("t", b"x" * 9000)])
-        assert (state == "sealed") == (len(wal.segments()) == 2)
-        wal.close()
-    last = columnar.offsets(tmp_path).latest
-
-    with pytest.raises(DataLossError) as caught:
-        columnar.read(tmp_path)
-    assert Loss(4, 8, REPAIRED) == caught.value.loss
-    losses: list[Loss] = []
-    found = columnar.read(tmp_path, start=6, fail_on_data_loss=False, losses=losses)
-    assert list(range(9, last)) == offsets_of(found)
-    assert [Loss(6, 8, REPAIRED)] == losses
-    assert [1, 2, 3] == offsets_of(columnar.read(tmp_path, end=4))
-    assert [9, 10] == offsets_of(columnar.read(tmp_path, start=9, end=11))
-    assert [] == offsets_of(columnar.read(tmp_path, topics=["u"], start=9))
-    with pytest.raises(DataLossError):
-        columnar.read(tmp_path, topics=["u"])
 
 
 def test_a_reader_writes_nothing(tmp_path: Path) -> None:

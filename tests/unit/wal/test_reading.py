@@ -8,12 +8,19 @@ import pytest
 
 from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
 from braidmq.testing.disk import FakeDisk
-from braidmq.wal.format import HEADER_BYTES
+from braidmq.wal.format import (
+    HEADER_BYTES,
+    SEGMENT_MAGIC,
+    encode_gap,
+    encode_header,
+    encode_record,
+)
 from braidmq.wal.reading import OPEN_SEGMENTS_MAX, SKIP_BYTES_MIN
 from braidmq.wal.tables import BLOCK_ROWS
 from tests.unit.wal.bodies import (
     FIRST,
     FIRST_INDEX,
+    SMALL,
     batches_of,
     flip_bit,
     message,
@@ -44,6 +51,30 @@ def test_any_bit_flip_is_detected() -> None:
             assert segment.path == caught.value.segment
         disk.put(segment.path, whole)
     assert expected == read_everything(wal)
+
+
+def test_any_bit_flip_of_a_gap_record_is_detected() -> None:
+    """Sealed or growing: a reader of one topic is never told of other lost ids."""
+    gap = encode_record(2, encode_gap(2, 9), fence=True)
+    records = [
+        encode_record(1, message(b"t", b"1"), fence=True),
+        gap,
+        encode_record(10, message(b"t", b"10"), fence=True),
+    ]
+    for is_sealed in (True, False):
+        disk = FakeDisk()
+        disk.put(FIRST, encode_header(SEGMENT_MAGIC, 1, 1000) + b"".join(records))
+        wal = open_log(disk)
+        if is_sealed:
+            write(wal, [message(b"u", bytes(SMALL))], [note(b"n")])
+        assert is_sealed == (2 == len(wal.segments()))
+        assert [(2, 9)] == wal.read(0, topic=b"t", up_to=10, count_max=9, bytes_max=999).gaps
+        whole = disk.content(FIRST)
+        start = whole.index(gap)
+        for bit in range(start * 8, (start + len(gap)) * 8):
+            disk.put(FIRST, flip_bit(whole, bit))
+            with pytest.raises(DamagedLogError):
+                wal.read(0, topic=b"t", up_to=10, count_max=9, bytes_max=999)
 
 
 def test_any_bit_flip_in_a_sealed_index_heals() -> None:

@@ -288,16 +288,16 @@ class Segment:
         """
         at = start
         while at < end:
-            first, behind = self._find(at), self._find(end)
+            first, behind = self._find(at), self._row_at(end)
             if first >= behind:
                 return
             last = min(behind, (first // rows_max + 1) * rows_max)
+            # Continue by id, not by row: if the index is rebuilt meanwhile, rows move.
+            at = self._id_at(last) if last < behind else end
             unsettled = first if settled else max(first, len(self.index.numbers))
             if unsettled < last:
                 self._settled(unsettled, last)
             yield first, last
-            # Continue by id, not by row: if the index was rebuilt meanwhile, rows have moved.
-            at = self._id_behind(last) if last < behind else end
 
     def _settled(self, first: int, last: int) -> None:
         try:
@@ -315,25 +315,24 @@ class Segment:
             raise self._damage("its records do not agree with themselves")
         self._take(self._rebuilt())
 
-    def _id_behind(self, last: int) -> int:
-        if not self.index.gap_count:
-            return self.first_id + last
-        return int(self.rows["id"][last - 1]) + 1
+    def _id_at(self, row: int) -> int:
+        return int(self.rows["id"][row]) if self.index.gap_count else self.first_id + row
 
-    def _find(self, wanted_id: int) -> int:
-        """Return the row of an id, or of the gap record that stands for it."""
+    def _row_at(self, wanted_id: int) -> int:
+        """Return the first row whose id is not below this one."""
         rows = self.index.rows
         if not self.index.gap_count:
             return min(max(wanted_id - self.first_id, 0), len(rows))
         # Gap records make ids run ahead of rows. Only verified rows can be searched, and to
         # verify them may replace the index.
         self._settled(0, len(rows))
-        rows = self.index.rows
-        row = int(np.searchsorted(rows["id"], np.uint64(max(wanted_id, 0))))
-        if row and rows["kind"][row - 1] == GAP_KIND:
-            gap_last = gap_of(self.buffer, rows[row - 1])[1]
-            row -= gap_last >= wanted_id
-        return row
+        return int(np.searchsorted(self.rows["id"], np.uint64(max(wanted_id, 0))))
+
+    def _find(self, wanted_id: int) -> int:
+        """Return the row of an id, or of the gap record that stands for it."""
+        row = self._row_at(wanted_id)
+        before = self.gaps(row - 1, row) if row else []
+        return row - 1 if before and before[0][1] >= wanted_id else row
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return the id ranges (first, last) of the gap records in rows[first:last].
