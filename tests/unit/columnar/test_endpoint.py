@@ -132,6 +132,20 @@ def test_counts_and_times_are_those_of_the_directory(
     same(log, "offsets")
 
 
+@pytest.mark.parametrize("topics", [{}, {"topics": ["a"]}, {"pattern": "a"}])
+@pytest.mark.parametrize(
+    "ids", [{"end": -1}, {"start": 0, "end": -1}, {"start": -1}, {"start": -2, "end": -1}]
+)
+def test_negative_ids_are_refused_as_by_the_directory(
+    log: tuple[DirectoryLog, Served], ids: Wanted, topics: Wanted
+) -> None:
+    """Also if the topics of the range are asked for first, to match them with a pattern."""
+    same(log, "read", **ids, **topics)
+    same(log, "cut", **ids, **topics)
+    same(log, "topic_counts", **ids)
+    same(log, "advance", start=ids.get("start", -1), messages=1, **topics)
+
+
 @pytest.mark.parametrize(
     "topics", [{"pattern": "("}, {"pattern": "a", "topics": ["a"]}, {"topics": "a"}]
 )

@@ -216,14 +216,14 @@ def topic_names(path: Path | str, start: int, end: int) -> tuple[set[str], int]:
 
     Others, because the names come from the tables of the indexes, and a table covers its whole
     segment. The second value is the end of the range that was examined: *end*, or the end of
-    the durable log if that comes first. Lost ids are not reported here; a read of the range
-    reports them.
+    the durable log if that comes first, but at least 0. Lost ids are not reported here, and
+    negative ones not refused; a read of the range does both.
 
     Raises:
         DamagedLogError: The log is damaged.
     """
     view = DurableView(path)
-    behind = min(end, view.latest)
+    behind = max(0, min(end, view.latest))
     found: set[str] = set()
     for first_id in view.first_ids(start, behind):
         segment = view.open(first_id)
