@@ -26,10 +26,17 @@ from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
 from braidmq.broker import admission
 from braidmq.broker.authorize import PUBLISH, Principal
 from braidmq.broker.dedup import HEADER as DEDUP_HEADER
-from braidmq.broker.topics import ORIGIN_HTTP, Message, encode_headers, is_brokers_header
+from braidmq.broker.topics import (
+    HEADER_BYTES_MAX,
+    ORIGIN_HTTP,
+    Message,
+    encode_headers,
+    is_brokers_header,
+)
 from braidmq.broker.topics import body_of as broker_body_of
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import FindEngine, UnavailableError, running
+from braidmq.wire.vibe.messages import HEADERS_MAX
 
 PAYLOAD_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * TOPIC_BYTES_MAX
 """So that a frame of Blip, whose length counts the topic as well, can carry it."""
@@ -224,11 +231,20 @@ def read_posted(body: bytes) -> Posted:
         posted = msgspec.json.decode(body, type=Posted)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, shown(f"the body is not a message: {error}", 200)) from None
-    if sum(len(k.encode()) + len(v.encode()) for k, v in posted.headers.items()) > (
-        HEADERS_BYTES_MAX
-    ):
-        raise HTTPException(400, f"headers: more than {HEADERS_BYTES_MAX} bytes")
+    _check_headers(posted.headers)
     return posted
+
+
+def _check_headers(headers: dict[str, str]) -> None:
+    # The broker's own are dropped later, so a dead letter that was shown may have more.
+    count = sum(not is_brokers_header(name) for name in headers)
+    if count > HEADERS_MAX:
+        raise HTTPException(400, f"headers: {count}, at most {HEADERS_MAX}")
+    sizes = [len(text.encode()) for header in headers.items() for text in header]
+    if sum(sizes) > HEADERS_BYTES_MAX:
+        raise HTTPException(400, f"headers: more than {HEADERS_BYTES_MAX} bytes")
+    if max(sizes, default=0) > HEADER_BYTES_MAX:
+        raise HTTPException(400, f"headers: a name is longer than {HEADER_BYTES_MAX} bytes")
 
 
 def payload_of(posted: Posted) -> bytes:

@@ -28,8 +28,10 @@ from braidmq.admin.publishing import (
     payload_of,
     read_posted,
 )
+from braidmq.broker.topics import HEADER_BYTES_MAX
 from braidmq.server.engine.requests import UnavailableError
 from braidmq.testing.broker import RunningBroker, running_broker
+from braidmq.wire.vibe.messages import HEADERS_MAX
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.unit.admin.queue_broker import engine_of, status_of
 from tests.unit.admin.world import ADMIN, ORDERS, World, shown_bytes
@@ -148,6 +150,54 @@ def test_a_bad_message_is_refused_in_one_line(
 
     assert 400 == answer.status_code
     assert len(answer.json()["error"]) < 250
+    assert 0 == world.engine.broker.stats.published
+
+
+def posted_headers(headers: dict[str, str]) -> bytes:
+    return json.dumps({"payload": 1, "headers": headers}).encode()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {HEADER_BYTES_MAX * "k": "v"},
+        {"k": HEADER_BYTES_MAX * "v"},
+        {"k" + HEADER_BYTES_MAX // 2 * "ö": ""},
+        {str(i): "v" for i in range(HEADERS_MAX)},
+        # A dead letter is posted again as it was shown; the broker's own headers do not count.
+        {**{str(i): "v" for i in range(HEADERS_MAX)}, "deathReason": "rejected"},
+    ],
+    ids=["name", "value", "utf8", "number", "dead letter"],
+)
+def test_headers_may_be_as_many_and_as_long_as_the_limits(
+    client: TestClient, world: World, headers: dict[str, str]
+) -> None:
+    """The same limits as on Vibe, so that every consumer can be told of them."""
+    answer = client.post(POSTING, headers=ORDERS, content=posted_headers(headers))
+
+    assert 201 == answer.status_code
+    kept = {k: v for k, v in headers.items() if k != "deathReason"}
+    assert [kept] == [one.headers for one in published(world)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "limit"),
+    [
+        ({(HEADER_BYTES_MAX + 1) * "k": ""}, "65535 bytes"),
+        ({HEADER_BYTES_MAX // 2 * "ö" + "kk": ""}, "65535 bytes"),
+        ({"k": (HEADER_BYTES_MAX + 1) * "v"}, "65536 bytes"),
+        ({str(i): "v" for i in range(HEADERS_MAX + 1)}, "at most 100"),
+    ],
+    ids=["name", "utf8", "value", "number"],
+)
+def test_more_or_longer_headers_are_refused(
+    client: TestClient, world: World, headers: dict[str, str], limit: str
+) -> None:
+    """400, with the limit, and nothing is published."""
+    answer = client.post(POSTING, headers=ORDERS, content=posted_headers(headers))
+
+    assert 400 == answer.status_code
+    assert limit in answer.json()["error"]
     assert 0 == world.engine.broker.stats.published
 
 
