@@ -178,7 +178,7 @@ class Endpoint:
         """Return the names of the wanted topics, and the end of the range they hold for."""
         selection = Selection(topics, pattern)
         if pattern is None:
-            named = None if topics is None else sorted(selection.topics or ())
+            named = None if topics is None else sorted(filter(_is_utf8, selection.topics or ()))
             behind = end
         else:
             request = requests.TopicsRequest(
@@ -237,3 +237,12 @@ class Endpoint:
     def abort(self, stages: list[str]) -> None:
         """Drop stages that will not be committed."""
         self._connection.ask("abort", requests.AbortRequest(stages), requests.Done)
+
+
+def _is_utf8(topic: str) -> bool:
+    """Tell whether a topic can have this name: none contains a lone surrogate."""
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -26,6 +26,7 @@ Position = int | dict[str, int]
 """An id, EARLIEST or LATEST, for all topics or for each named topic."""
 
 OFFSET_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = len(str(OFFSET_MAX))
 VALUE_CHARS_MAX: Final = 64
 PORT_MAX: Final = 65_535
 ONLY_PARTITION: Final = "0"
@@ -147,7 +148,7 @@ def position(option: str, text: str) -> Position:
     word = text.strip().lower()
     if word in {"earliest", "latest"}:
         return EARLIEST if word == "earliest" else LATEST
-    if word.isascii() and word.isdigit() and int(word) <= OFFSET_MAX:
+    if _is_whole(word) and int(word) <= OFFSET_MAX:
         return int(word)
     try:
         found = msgspec.json.decode(text, type=dict[str, dict[str, int]])
@@ -176,9 +177,14 @@ def count(option: str, text: str) -> int:
 
 def _number(option: str, text: str, least: int, wanted: str) -> int:
     word = text.strip()
-    if not (word.isascii() and word.isdigit() and least <= int(word) <= OFFSET_MAX // 1000):
+    if not (_is_whole(word) and least <= int(word) <= OFFSET_MAX // 1000):
         raise OptionError(option, text, "cannot be used", f"give {wanted}")
     return int(word)
+
+
+def _is_whole(word: str) -> bool:
+    # The length is checked because Python refuses to convert thousands of digits.
+    return word.isascii() and word.isdigit() and len(word) <= _DIGITS_MAX
 
 
 def flag(option: str, text: str) -> bool:

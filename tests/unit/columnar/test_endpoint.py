@@ -158,6 +158,16 @@ def test_invalid_topics_are_refused_as_by_the_directory(
     same(log, "advance", start=1, **topics)
 
 
+@pytest.mark.parametrize("topics", [["\ud800"], ["a", "\ud800"]])
+def test_a_topic_with_a_lone_surrogate_is_absent_as_in_the_directory(
+    log: tuple[DirectoryLog, Served], topics: list[str]
+) -> None:
+    """No message has such a topic, and no request could carry its name."""
+    same(log, "read", topics=topics)
+    same(log, "cut", topics=topics)
+    same(log, "advance", start=1, messages=5, topics=topics)
+
+
 def test_many_topics_and_large_payloads_arrive(tmp_path: Path) -> None:
     """Ten thousand topics in pages, payloads of a MiB, a name of 65,535 bytes."""
     bodies = [message(f"topic/{i}", b"%d" % i) for i in range(10_000)]

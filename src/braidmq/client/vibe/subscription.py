@@ -35,6 +35,7 @@ WINDOW_BEGIN: Final = 16
 
 _ENCODING_HEADER: Final = "contentEncoding"
 _ATTEMPTS_HEADER: Final = "deliveryAttempts"
+_ATTEMPTS_DIGITS_MAX: Final = 10
 
 log = logging.getLogger("braidmq.client")
 
@@ -66,7 +67,9 @@ class VibeMessage(Message):
         self.connection = connection
         self.received_at = received_at
         attempts = body.headers.get(_ATTEMPTS_HEADER, "")
-        self._attempt = int(attempts) if attempts.isdecimal() else None
+        # The length is checked because Python refuses to convert thousands of digits.
+        is_number = attempts.isdecimal() and len(attempts) <= _ATTEMPTS_DIGITS_MAX
+        self._attempt = int(attempts) if is_number else None
         self._headers = body.headers
         self._subscription = subscription
         self._settled = False

@@ -21,6 +21,7 @@ ENVIRONMENT_PREFIX: Final = "BRAIDMQ_"
 
 _TOP_LEVEL: Final = {"BRAIDMQ_DATA_DIR": "data_dir", "BRAIDMQ_SCHEMAS_DIR": "schemas_dir"}
 _KEY_PARTS: Final = 2  # section and key
+_PORT_DIGITS_MAX: Final = 6  # some write leading zeros
 
 
 def from_file(path: Path) -> Settings:
@@ -163,8 +164,9 @@ def parse_address(name: str, address: str) -> tuple[str, int]:
         raise ConfigError(name, "put an IPv6 address in brackets: [::1]:5555")
     if not colon or not host:
         raise ConfigError(name, "must be HOST:PORT or off")
-    # Six digits are enough to be out of range; a million of them would be slow to convert.
-    if not (port.isascii() and port.isdigit()) or int(port[:6]) > PORT_MAX:
+    # The length is checked because Python refuses to convert thousands of digits.
+    is_number = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS_MAX
+    if not is_number or int(port) > PORT_MAX:
         raise ConfigError(name, f"the port must be a whole number from 0 to {PORT_MAX}")
     return host, int(port)
 

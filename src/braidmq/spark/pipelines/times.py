@@ -16,6 +16,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_40
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
+_DIGITS_MAX: Final = len(str(_NUMBER_MAX))
 
 
 class Trigger(NamedTuple):
@@ -50,7 +51,9 @@ def moment_ms(option: str, text: str) -> int:
     Without a time zone it is UTC.
     """
     word = text.strip()
-    if word.isascii() and word.isdigit() and int(word) <= _NUMBER_MAX:
+    is_number = word.isascii() and word.isdigit()
+    # The length is checked because Python refuses to convert thousands of digits.
+    if is_number and len(word) <= _DIGITS_MAX and int(word) <= _NUMBER_MAX:
         return int(word)
     try:
         moment = datetime.fromisoformat(word)

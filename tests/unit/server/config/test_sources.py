@@ -31,6 +31,8 @@ BAD_ADDRESSES = {
     "host:-1": "from 0 to 65535",
     "host:65536": "from 0 to 65535",
     "host:" + 5000 * "9": "from 0 to 65535",
+    "host:" + 5000 * "0": "from 0 to 65535",
+    "host:00000065536": "from 0 to 65535",
     "host:\u0661": "from 0 to 65535",
 }
 
