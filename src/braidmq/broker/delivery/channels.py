@@ -135,6 +135,8 @@ class InFlight:
         self.open: dict[int, Entry] = {}
         self.returned: list[int] = []  # heaps of tags; some may be stale
         self.last_chances: list[int] = []
+        self._unheld: list[int] = []  # newest first; what `oldest_unheld` last found
+        self._is_unheld_known: bool = False
 
     def __len__(self) -> int:
         return len(self.open)
@@ -151,12 +153,18 @@ class InFlight:
 
     def give_back(self, entry: Entry, *, last_chance: bool) -> None:
         """Put an entry that no consumer holds back in line for its next delivery."""
-        self.open[entry.id] = entry
+        self.keep(entry)
         entry.is_last_chance = last_chance
         heapq.heappush(self.last_chances if last_chance else self.returned, entry.id)
 
+    def keep(self, entry: Entry) -> None:
+        """Open the tag of an entry that no consumer holds, and that is not in line."""
+        self.open[entry.id] = entry
+        self._is_unheld_known = False
+
     def uncount(self, entry: Entry) -> None:
         """Note that a consumer no longer holds an entry."""
+        self._is_unheld_known = False
         self.count -= 1
         self.bytes -= len(entry.message.body)
 
@@ -170,13 +178,22 @@ class InFlight:
 
     def oldest_unheld(self) -> Entry | None:
         """Return the oldest entry that no consumer holds, delayed ones included."""
-        oldest: Entry | None = None
-        # The heaps do not help: they hold stale tags, and delayed entries are not in them.
-        if len(self.open) > self.count:
-            for entry in self.open.values():
-                if entry.consumer is None and (oldest is None or entry.id < oldest.id):
-                    oldest = entry
-        return oldest
+        if len(self.open) <= self.count:
+            return None
+        # The heaps do not help: they hold stale tags, and delayed entries are not in them. Who
+        # drops one entry often drops thousands, so look for all of them at once.
+        unheld = self._unheld
+        if not self._is_unheld_known:
+            unheld = [entry.id for entry in self.open.values() if entry.consumer is None]
+            unheld.sort(reverse=True)
+            self._unheld = unheld
+            self._is_unheld_known = True
+        while unheld:
+            entry = self.open.get(unheld[-1])
+            if entry is not None and entry.consumer is None:
+                return entry
+            unheld.pop()
+        return None
 
     def take_returned(self, *, consumer_is_idle: bool) -> Entry | None:
         """Take the oldest entry that this consumer may have."""

@@ -420,7 +420,7 @@ class Queues:
         self.settling.release(entry)
         if delay_us > 0 and not entry.channel.rules.is_exhausted(entry.attempts):
             entry.state = RETURNED
-            entry.channel.in_flight.open[entry.id] = entry
+            entry.channel.in_flight.keep(entry)
             self.settling.retries.set(entry, now_us, _rounded_up(delay_us))
         else:
             self.settling.give_back(entry, now_us)

@@ -190,7 +190,7 @@ class Replays:
         if topic is None:
             # It stays where it is; `unsendable` keeps this replay from meeting it again.
             entry.state = RETURNED
-            entry.channel.in_flight.open[entry.id] = entry
+            entry.channel.in_flight.keep(entry)
             queue.unsendable.append(entry)
             return
         block = dead_letters.headers_sent_back(entry.message.headers)

@@ -1,5 +1,7 @@
 """Open tags, and which consumer may take a returned message."""
 
+from typing import Any
+
 from braidmq.broker.delivery.channels import Entry, InFlight, Peer
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.policy import Rules
@@ -131,6 +133,53 @@ def test_the_oldest_unheld_entry_is_found() -> None:
 
     assert before is None
     assert second is in_flight.oldest_unheld()
+
+
+def test_the_oldest_unheld_entry_changes_with_what_is_held() -> None:
+    """It is found whatever was added, taken, removed or given back since the last look."""
+    in_flight = InFlight()
+    first, second, third = entry_of(1), entry_of(2), entry_of(3)
+    in_flight.give_back(second, last_chance=False)
+    found = [in_flight.oldest_unheld()]
+    in_flight.keep(first)
+    found.append(in_flight.oldest_unheld())
+    first.consumer = Consumer(Peer(), SUBSCRIPTION)
+    in_flight.add(first)
+    found.append(in_flight.oldest_unheld())
+    in_flight.remove(2)
+    found.append(in_flight.oldest_unheld())
+    in_flight.give_back(third, last_chance=True)
+    found.append(in_flight.oldest_unheld())
+    in_flight.uncount(first)
+    first.consumer = None
+    found.append(in_flight.oldest_unheld())
+
+    assert [second, first, second, None, third, first] == found
+
+
+class CountedTags(dict[int, Entry]):
+    """Open tags that count how often they are gone through."""
+
+    walks = 0
+
+    def values(self) -> Any:  # noqa: ANN401 - the type of the view has no public name
+        self.walks += 1
+        return super().values()
+
+
+def test_many_unheld_entries_are_removed_without_looking_for_each() -> None:
+    """A purge of thousands takes time in proportion, not to their square."""
+    in_flight = InFlight()
+    in_flight.open = tags = CountedTags()
+    for message_id in (5, 1, 4, 2, 3):
+        in_flight.give_back(entry_of(message_id), last_chance=False)
+    removed: list[int] = []
+    while (entry := in_flight.oldest_unheld()) is not None:
+        removed.append(entry.id)
+        in_flight.remove(entry.id)
+
+    assert [1, 2, 3, 4, 5] == removed
+    assert 1 == tags.walks
 
 
 def test_a_last_chance_is_not_taken_through_its_old_listing() -> None:
