@@ -152,7 +152,8 @@ class QumbedPublisher(QumbedClient):
         for plan in plans:
             number = self.next_number()
             may_repeat = plan.has_repeats and scene.rng.random() < 2 * REPEAT_CHANCE
-            frame_id = f"{self.name}-{number}" if may_repeat else ""
+            # Long enough to be valid on every connection: most of them have no key.
+            frame_id = f"{self.name}-{number:016}" if may_repeat else ""
             kind = scene.rng.choice((self._plain, self._typed, self._opaque, self._sealed))
             payload, frame, key = kind(number, plan.name, frame_id)
             scene.ledger.attempt(self.name, number, plan.name, payload, key=key)

@@ -122,14 +122,16 @@ class FlightListener:
 def sockets_of(port: int) -> Iterator[socket.socket]:
     """Yield our sockets on *port*: the listening one, and the connections to it.
 
-    gRPC does not expose them; the process's file descriptors are the only way to find them.
+    gRPC does not expose them; the process's file descriptors are the only way to find them. A
+    UDP socket may have the same number as a port, and is not ours.
     """
     for path in list(_DESCRIPTORS.iterdir()):
         with suppress(OSError):  # it was closed meanwhile
             if not stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(path.name))) as found:
-                if found.family in _FAMILIES and found.getsockname()[1] == port:
+                is_tcp = found.family in _FAMILIES and found.type == socket.SOCK_STREAM
+                if is_tcp and found.getsockname()[1] == port:
                     yield found
 
 

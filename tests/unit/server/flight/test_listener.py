@@ -120,6 +120,16 @@ def _options(port: int, peer: int) -> list[int]:
     return []
 
 
+def test_a_udp_socket_with_the_same_port_is_not_touched(tmp_path: Path) -> None:
+    """Qumbed may listen on the same number; options of TCP would fail there."""
+    with listening(tmp_path) as listener, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind(("127.0.0.1", port_of(listener)))
+
+        kinds = {found.type for found in sockets_of(port_of(listener))}
+
+    assert {socket.SOCK_STREAM} == kinds
+
+
 @pytest.mark.asyncio
 async def test_a_stuck_reader_does_not_hold_up_the_shutdown(tmp_path: Path) -> None:
     """Calls end with their connections; their slots are freed, and their threads are gone."""
