@@ -48,6 +48,9 @@ class Subscription(ABC):
     """The broker's id of this subscription, to resume it by; 0 before it is entered, and on
     strands without such ids."""
 
+    _redelivers: ClassVar[bool] = True
+    """Whether the broker delivers again what was received and not acknowledged."""
+
     @property
     def refused(self) -> Mapping[str, int]:
         """How many messages were refused, by reason, on strands with sealed messages."""

@@ -19,7 +19,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -202,12 +202,14 @@ class Subscription(Facade[subscription.Subscription]):
         Returns at once if messages are waiting, else waits up to *timeout* seconds for the
         first; `timeout=0` takes what the broker has now.
         """
-        messages = self._loop.run(self._inner.fetch(max=max, timeout=timeout))
+        # What the iterator brought over and did not hand out is waiting, too.
+        messages = self._pop(max) or self._loop.run(self._inner.fetch(max=max, timeout=timeout))
         return [Message(self._loop, message) for message in messages]
 
     def drain(self) -> None:
         """Take no further messages and wait until acknowledgements are confirmed."""
-        self._taken.clear()
+        if self._inner._redelivers:  # noqa: SLF001 - a part of the facade
+            self._taken.clear()
         self._loop.run(self._inner.drain())
 
     def close(self) -> None:
@@ -219,18 +221,27 @@ class Subscription(Facade[subscription.Subscription]):
         return self
 
     def __next__(self) -> Message:
-        if not self._taken:
+        while not (messages := self._pop(1)):
             try:
                 self._taken.extend(self._loop.run(self._inner.take(TAKE_MAX)))
             except Closed:
                 raise StopIteration from None
-        return Message(self._loop, self._taken.popleft())
+        return Message(self._loop, messages[0])
 
     def __enter__(self) -> Self:
         return self.open()
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _pop(self, limit: int) -> list[deliveries.Message]:
+        """Return up to *limit* of the messages that were brought over."""
+        messages: list[deliveries.Message] = []
+        # Without asking first whether there is one: another thread may drain or close.
+        with suppress(IndexError):
+            while len(messages) < limit:
+                messages.append(self._taken.popleft())
+        return messages
 
 
 def _subscribing(

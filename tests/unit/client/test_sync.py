@@ -13,6 +13,7 @@ import pytest
 
 import braidmq
 from braidmq.client import sync
+from braidmq.client.subscription import Consumer
 from braidmq.client.surface import Client
 from braidmq.wire.blip import frames
 from tests.unit.client.blip.peer import Peer
@@ -21,6 +22,9 @@ from tests.unit.client.qumbed.peer import Peer as QumbedPeer
 from tests.unit.client.qumbed.people import ALICE, BOB
 from tests.unit.client.strands import AnyPeer
 from tests.unit.client.vibe.peer import Peer as VibePeer
+
+SENT = [b"%d" % number for number in range(10)]
+"""Fewer than any strand prefetches before it knows the handler's speed."""
 
 
 @contextmanager
@@ -307,3 +311,67 @@ def test_sealed_messages_without_await() -> None:
             first.schema,
         )
         assert {"untrusted": 1} == messages.refused
+
+
+def fill(peer: AnyPeer, loop: sync.LoopThread, messages: sync.Subscription) -> bytes:
+    """Have the iterator bring over all of SENT at once; return what it hands out first."""
+    inner = messages._inner  # noqa: SLF001 - only it says how many messages are here
+    assert isinstance(inner, Consumer)
+
+    async def offer() -> None:
+        peer.offer("orders", *SENT)
+
+    async def arrival() -> None:
+        async with asyncio.timeout(10):
+            while inner.waiting < len(SENT):  # noqa: ASYNC110 - each turn lets them arrive
+                await asyncio.sleep(0)
+
+    loop.run(offer())
+    messages._loop.run(arrival())  # noqa: SLF001 - the client's own thread
+    return next(messages).payload
+
+
+def test_draining_hands_out_what_cannot_go_back() -> None:
+    """On Qumbed a message that is here is settled: nobody would deliver it again."""
+    peer = QumbedPeer()
+    with (
+        serving(peer) as loop,
+        braidmq.sync.connect(peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
+        first = fill(peer, loop, messages)
+        messages.drain()
+
+        assert SENT == [first] + [message.payload for message in messages]
+
+
+def test_draining_gives_back_what_the_broker_redelivers() -> None:
+    """Iterating ends at once, also for the messages that were brought over together."""
+    peer = VibePeer()
+    with serving(peer) as loop, braidmq.sync.connect(peer.url) as client:
+        with client.subscribe("orders") as messages:
+            first = fill(peer, loop, messages)
+            messages.drain()
+
+            assert [] == list(messages)
+        with client.subscribe("orders") as again:
+            assert first == next(again).payload
+
+
+@pytest.mark.parametrize("strand", [VibePeer, QumbedPeer], ids=["vibe", "qumbed"])
+def test_fetching_after_iterating_skips_nothing(strand: type[AnyPeer]) -> None:
+    """Messages that the iterator brought over and did not hand out are waiting, too."""
+    peer = strand()
+    with (
+        serving(peer) as loop,
+        braidmq.sync.connect(peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
+        first = fill(peer, loop, messages)
+        some = messages.fetch(max=5, timeout=0)
+        rest = messages.fetch(max=100, timeout=0)
+
+        assert SENT == [first] + [message.payload for message in some + rest]
+        assert 5 == len(some)
+        with pytest.raises(braidmq.InvalidArgument, match="max must be at least 1"):
+            messages.fetch(max=0)
