@@ -19,6 +19,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
@@ -43,6 +44,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._started = threading.Event()
+        self._lock = threading.Lock()  # over `_stopping`, and what is handed to the loop
+        self._stopping = False
         # A daemon: a client that was never closed must not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="braidmq-client", daemon=True)
         self._thread.start()
@@ -60,21 +63,31 @@ class LoopThread:
             raise ClientError(
                 "a callback must not call the blocking client: it would wait for itself"
             )
-        if not self._thread.is_alive():
-            work.close()
-            raise Closed("it was closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._hand_over(work)
         try:
             return future.result()
+        except CancelledError:  # by the loop, which cancels what is left when it ends
+            raise Closed("it was closed") from None
         except BaseException:
             future.cancel()  # if the wait was interrupted, the work must not go on
             raise
 
     def stop(self) -> None:
         """End the loop and its thread; calling it again does nothing."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopped.set)
-            self._thread.join()
+        with self._lock:
+            if not self._stopping and self._thread.is_alive():
+                self._loop.call_soon_threadsafe(self._stopped.set)
+            self._stopping = True
+        self._thread.join()
+
+    def _hand_over(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        # Before the stop, or not at all: the loop begins its work in the order in which it was
+        # handed over, so that it ends, too. Later work might never begin.
+        with self._lock:
+            if not self._stopping and self._thread.is_alive():
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise Closed("it was closed")
 
     def _work(self) -> None:
         asyncio.run(self._until_stopped())

@@ -224,6 +224,80 @@ def test_work_left_in_the_loop_ends_with_it() -> None:
     assert ended.is_set()
 
 
+def test_work_that_the_stop_interrupts_raises_closed() -> None:
+    """The caller, in its own thread, is not left waiting."""
+    loop = sync.LoopThread()
+    began = threading.Event()
+
+    async def endless() -> None:
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(loop.run, endless())
+        assert began.wait(10)
+        loop.stop()
+        with pytest.raises(braidmq.Closed):
+            waiting.result(10)
+
+
+def test_work_that_comes_while_the_loop_stops_raises_closed() -> None:
+    """Between the loop's last turn and its end nothing would run it."""
+    loop = sync.LoopThread()
+    stopping, tried = threading.Event(), threading.Event()
+
+    async def linger() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:  # cancelled by the stop: the loop's last turns
+            stopping.set()
+            tried.wait(10)
+
+    async def begin() -> None:
+        lingering.append(asyncio.create_task(linger()))
+        await asyncio.sleep(0)
+
+    async def nothing() -> None:
+        pass
+
+    def late() -> None:
+        assert stopping.wait(10)
+        try:
+            loop.run(nothing())
+        finally:
+            tried.set()
+
+    lingering: list[asyncio.Task[None]] = []
+    loop.run(begin())
+    with ThreadPoolExecutor(2) as pool:
+        trying = pool.submit(late)
+        pool.submit(loop.stop).result(20)
+        with pytest.raises(braidmq.Closed):
+            trying.result(10)
+
+
+def test_calls_that_race_with_the_stop_return_or_raise_closed() -> None:
+    """Each of them ends."""
+
+    async def nothing() -> None:
+        pass
+
+    def call_until_closed(loop: sync.LoopThread) -> bool:
+        while True:
+            try:
+                loop.run(nothing())
+            except braidmq.Closed:
+                return True
+
+    with ThreadPoolExecutor(5) as pool:
+        for _ in range(50):
+            loop = sync.LoopThread()
+            callers = [pool.submit(call_until_closed, loop) for _ in range(4)]
+            loop.stop()
+
+            assert [True] * 4 == [caller.result(10) for caller in callers]
+
+
 def test_the_facade_wraps_the_surface_and_no_strand() -> None:
     """So it works over every strand."""
     (base,) = sync.Client.__orig_bases__  # type: ignore[attr-defined] # typing's own
