@@ -184,7 +184,10 @@ class Message(Facade[deliveries.Message]):
         try:
             yield self
         except BaseException:
-            self._loop.run(self._inner.failed())
+            # `failed` itself does not raise, but a client that was closed no longer runs it.
+            # The handler's own exception is what the caller must see.
+            with suppress(ClientError):
+                self._loop.run(self._inner.failed())
             raise
         self.ack()
 
@@ -228,7 +231,8 @@ class Subscription(Facade[subscription.Subscription]):
     def close(self) -> None:
         """End it, as leaving the context does."""
         self._taken.clear()
-        self._loop.run(self._inner.close())
+        with suppress(Closed):  # with its client
+            self._loop.run(self._inner.close())
 
     def __iter__(self) -> Self:
         return self

@@ -20,7 +20,7 @@ from tests.unit.client.blip.peer import Peer
 from tests.unit.client.peer import quick
 from tests.unit.client.qumbed.peer import Peer as QumbedPeer
 from tests.unit.client.qumbed.people import ALICE, BOB
-from tests.unit.client.strands import AnyPeer
+from tests.unit.client.strands import AnyPeer, every_strand
 from tests.unit.client.vibe.peer import Peer as VibePeer
 
 SENT = [b"%d" % number for number in range(10)]
@@ -118,6 +118,32 @@ def test_an_exception_leaves_the_message_unacknowledged(remote: RemotePeer) -> N
 
         assert [] == remote.peer.acked
         assert [] == list(messages)
+
+
+def close_and_fail(client: sync.Client) -> None:
+    client.close()
+    raise ZeroDivisionError
+
+
+@every_strand
+def test_an_exception_is_not_masked_by_a_closed_client(strand: type[AnyPeer]) -> None:
+    """The handler's own exception is what its caller must see."""
+    peer = strand()
+    with serving(peer) as loop, braidmq.sync.connect(peer.url) as client:
+        messages = client.subscribe("orders").open()
+        client.publish("orders", b"1")
+        message = next(messages)
+        with pytest.raises(ZeroDivisionError), message.process():
+            close_and_fail(client)
+        loop.run(peer.until(lambda: not peer.open_lines()))
+
+
+def test_a_subscription_of_a_closed_client_is_closed_already(remote: RemotePeer) -> None:
+    """Leaving it does nothing, and masks no exception."""
+    client = braidmq.sync.connect(remote.peer.url)
+    with pytest.raises(ZeroDivisionError), client.subscribe("orders") as messages:
+        close_and_fail(client)
+    messages.close()
 
 
 def test_closing_from_another_thread_ends_iteration(remote: RemotePeer) -> None:
