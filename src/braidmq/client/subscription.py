@@ -8,6 +8,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
+from math import isnan
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Self, cast
 
@@ -205,6 +206,8 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         """Return up to *max* messages, perhaps none."""
         if max < 1:
             raise InvalidArgument(f"max must be at least 1, not {max}")
+        if isnan(timeout):
+            raise InvalidArgument(f"timeout must be a number of seconds, not {timeout}")
         await self._gather(max, asyncio.get_running_loop().time() + timeout)
         return [self._next() for _ in range(min(max, len(self._inbox)))]
 

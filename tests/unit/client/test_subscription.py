@@ -1,6 +1,7 @@
 """Subscription behaviour that all strands share."""
 
 import asyncio
+import math
 import weakref
 
 import pytest
@@ -176,6 +177,18 @@ async def test_closing_does_not_wait_for_a_broker_that_does_not_confirm(
 
         assert isinstance(messages, Consumer)
         assert not messages.is_connected
+
+
+async def test_a_timeout_that_is_no_number_is_refused(strand: type[AnyPeer]) -> None:
+    """No comparison with it holds, so that a fetch would wait forever or not at all."""
+    async with (
+        strand() as peer,
+        braidmq.connect(peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
+        with pytest.raises(braidmq.InvalidArgument, match="timeout must be a number"):
+            async with asyncio.timeout(5):
+                await messages.fetch(timeout=math.nan)
 
 
 async def test_take_returns_messages_in_batches(strand: type[AnyPeer]) -> None:
