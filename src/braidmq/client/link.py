@@ -139,7 +139,7 @@ class Link(Generic[C]):
         self._owner = owner
         self._dial: Callable[[], Awaitable[C]] = lambda: dialer.dial(receiver, self._lost)
         self._settled = asyncio.Event()  # there is a connection, or there will be none
-        self._reopening: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None  # the first time, or again
         self.current: C | None = None
         self.end: ClientError | None = None
 
@@ -149,8 +149,21 @@ class Link(Generic[C]):
         Raises:
             ConnectionFailed: It could not be made; the link does not try again.
             ClientError: The owner could not prepare it.
+            Closed: The link was closed before it was open.
         """
-        await self._establish()
+        if self.end is not None:
+            raise self.end.with_traceback(None)
+        # In a task of its own, which `close` can cancel, as it cancels a reconnection.
+        opening = self._connecting = self._health.run(self._establish())
+        try:
+            await opening
+        except asyncio.CancelledError:
+            if self.current is not None:  # it was made in the moment of the cancellation
+                connection, self.current = self.current, None
+                self._settled.clear()
+                await self._abandon(opening, connection)
+            self._raise_closed()
+            raise
 
     async def ready(self) -> C:
         """Return the connection; wait for one, for at most `offline_timeout`.
@@ -175,9 +188,9 @@ class Link(Generic[C]):
         # Finish first: a connection that is no longer current is not made again when it ends.
         connection = self.current
         self._finish(Closed("it was closed"))
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.gather(self._reopening, return_exceptions=True)
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
         if connection is not None:
             await connection.close()
 
@@ -201,6 +214,12 @@ class Link(Generic[C]):
         self.current = connection
         self._settled.set()
 
+    def _raise_closed(self) -> None:
+        """Raise how the link ended if it was `close` that cancelled the opening."""
+        caller = asyncio.current_task()
+        if self.end is not None and (caller is None or not caller.cancelling()):
+            raise self.end.with_traceback(None) from None
+
     async def _abandon(self, preparing: "asyncio.Future[None]", connection: C) -> None:
         """Wait for a preparation and undo it, within `close_timeout`."""
         try:
@@ -223,7 +242,7 @@ class Link(Generic[C]):
             self._finish(error)
             return
         self._health.broke(error)
-        self._reopening = self._health.run(self._reopen())
+        self._connecting = self._health.run(self._reopen())
 
     async def _reopen(self) -> None:
         delays = backoff(self._options.reconnect_delay, self._options.reconnect_delay_max)

@@ -123,8 +123,9 @@ class Options:
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            # Every number is a duration; True and False are ints, too.
-            if isinstance(value, float | int) and not isinstance(value, bool) and value <= 0:
+            # Every number is a duration; True and False are ints, too. NaN is not above 0.
+            is_number = isinstance(value, float | int) and not isinstance(value, bool)
+            if is_number and not value > 0:
                 raise InvalidArgument(f"{option.name} must be more than 0 seconds, not {value}")
 
 

@@ -261,14 +261,18 @@ class Strand(ABC, Generic[C, T]):
     ) -> None:
         """Send messages of *chunk* again until their *results* need no retry."""
         delays = backoff(RETRY_DELAY_S, RETRY_DELAY_MAX_S)
+        perhaps_stored: set[int] = set()
         while again_at := [at for at, one in enumerate(results) if self._is_retried(one)]:
             if any(isinstance(results[at], PublishRefused) for at in again_at):
                 await asyncio.sleep(next(delays))
-            # Only what was refused is laid out afresh. Where no answer came, the id stays the
-            # same, so that a broker that has stored the message can recognise it.
+            # Only what was refused each time is laid out afresh. If an attempt may have stored
+            # it, the id stays the same, so that the broker can recognise it.
+            perhaps_stored.update(
+                at for at in again_at if isinstance(results[at], OutcomeUnknown)
+            )
             for at in again_at:
                 one = chunk[at]
-                if isinstance(one, Post) and isinstance(results[at], PublishRefused):
+                if isinstance(one, Post) and at not in perhaps_stored:
                     chunk[at] = cast("T", one.renewed())
             try:
                 flight = await self._launch(posting, [chunk[at] for at in again_at])

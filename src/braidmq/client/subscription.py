@@ -8,6 +8,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
+from math import isnan
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Self, cast
 
@@ -47,6 +48,9 @@ class Subscription(ABC):
     subscription_id: int
     """The broker's id of this subscription, to resume it by; 0 before it is entered, and on
     strands without such ids."""
+
+    _redelivers: ClassVar[bool] = True
+    """Whether the broker delivers again what was received and not acknowledged."""
 
     @property
     def refused(self) -> Mapping[str, int]:
@@ -202,6 +206,8 @@ class Consumer(Subscription, Owner[C], Generic[C, M]):
         """Return up to *max* messages, perhaps none."""
         if max < 1:
             raise InvalidArgument(f"max must be at least 1, not {max}")
+        if isnan(timeout):
+            raise InvalidArgument(f"timeout must be a number of seconds, not {timeout}")
         await self._gather(max, asyncio.get_running_loop().time() + timeout)
         return [self._next() for _ in range(min(max, len(self._inbox)))]
 

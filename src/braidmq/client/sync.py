@@ -19,7 +19,8 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -43,6 +44,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._started = threading.Event()
+        self._lock = threading.Lock()  # over `_stopping`, and what is handed to the loop
+        self._stopping = False
         # A daemon: a client that was never closed must not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="braidmq-client", daemon=True)
         self._thread.start()
@@ -60,21 +63,31 @@ class LoopThread:
             raise ClientError(
                 "a callback must not call the blocking client: it would wait for itself"
             )
-        if not self._thread.is_alive():
-            work.close()
-            raise Closed("it was closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._hand_over(work)
         try:
             return future.result()
+        except CancelledError:  # by the loop, which cancels what is left when it ends
+            raise Closed("it was closed") from None
         except BaseException:
             future.cancel()  # if the wait was interrupted, the work must not go on
             raise
 
     def stop(self) -> None:
         """End the loop and its thread; calling it again does nothing."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopped.set)
-            self._thread.join()
+        with self._lock:
+            if not self._stopping and self._thread.is_alive():
+                self._loop.call_soon_threadsafe(self._stopped.set)
+            self._stopping = True
+        self._thread.join()
+
+    def _hand_over(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        # Before the stop, or not at all: the loop begins its work in the order in which it was
+        # handed over, so that it ends, too. Later work might never begin.
+        with self._lock:
+            if not self._stopping and self._thread.is_alive():
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise Closed("it was closed")
 
     def _work(self) -> None:
         asyncio.run(self._until_stopped())
@@ -171,7 +184,10 @@ class Message(Facade[deliveries.Message]):
         try:
             yield self
         except BaseException:
-            self._loop.run(self._inner.failed())
+            # `failed` itself does not raise, but a client that was closed no longer runs it.
+            # The handler's own exception is what the caller must see.
+            with suppress(ClientError):
+                self._loop.run(self._inner.failed())
             raise
         self.ack()
 
@@ -202,35 +218,47 @@ class Subscription(Facade[subscription.Subscription]):
         Returns at once if messages are waiting, else waits up to *timeout* seconds for the
         first; `timeout=0` takes what the broker has now.
         """
-        messages = self._loop.run(self._inner.fetch(max=max, timeout=timeout))
+        # What the iterator brought over and did not hand out is waiting, too.
+        messages = self._pop(max) or self._loop.run(self._inner.fetch(max=max, timeout=timeout))
         return [Message(self._loop, message) for message in messages]
 
     def drain(self) -> None:
         """Take no further messages and wait until acknowledgements are confirmed."""
-        self._taken.clear()
+        if self._inner._redelivers:  # noqa: SLF001 - a part of the facade
+            self._taken.clear()
         self._loop.run(self._inner.drain())
 
     def close(self) -> None:
         """End it, as leaving the context does."""
         self._taken.clear()
-        self._loop.run(self._inner.close())
+        with suppress(Closed):  # with its client
+            self._loop.run(self._inner.close())
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Message:
-        if not self._taken:
+        while not (messages := self._pop(1)):
             try:
                 self._taken.extend(self._loop.run(self._inner.take(TAKE_MAX)))
             except Closed:
                 raise StopIteration from None
-        return Message(self._loop, self._taken.popleft())
+        return Message(self._loop, messages[0])
 
     def __enter__(self) -> Self:
         return self.open()
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _pop(self, limit: int) -> list[deliveries.Message]:
+        """Return up to *limit* of the messages that were brought over."""
+        messages: list[deliveries.Message] = []
+        # Without asking first whether there is one: another thread may drain or close.
+        with suppress(IndexError):
+            while len(messages) < limit:
+                messages.append(self._taken.popleft())
+        return messages
 
 
 def _subscribing(

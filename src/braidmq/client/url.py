@@ -1,9 +1,10 @@
 """URLs of brokers: `strand://key@host:port`, parsed into an endpoint.
 
-A strand with an `s` appended (`blips://`) asks for TLS. On strands with users the key may be
-`user:password`; a separate key is then the password. Each part is percent-decoded. The address
-of a Qumbed broker may be followed by `?fingerprint=` and the SHA-256 of its certificate in
-hexadecimal digits. Anything else after the address is refused rather than ignored.
+A strand over TCP with an `s` appended (`blips://`) asks for TLS; Qumbed is always encrypted. On
+strands with users the key may be `user:password`; a separate key is then the password. Each
+part is percent-decoded. The address of a Qumbed broker may be followed by `?fingerprint=` and
+the SHA-256 of its certificate in hexadecimal digits. Anything else after the address is refused
+rather than ignored.
 """
 
 import re
@@ -15,6 +16,8 @@ from braidmq.client.errors import InvalidArgument
 from braidmq.transport.binding import shown
 
 DEFAULT_PORTS: Final = {"blip": 5555, "vibe": 2925, "qumbed": 6121}
+STRANDS_OVER_TCP: Final = frozenset({"blip", "vibe"})
+"""The others are encrypted always, so that there is nothing to ask for."""
 STRANDS_WITH_USERS: Final = frozenset({"vibe"})
 STRANDS_WITH_FINGERPRINTS: Final = frozenset({"qumbed"})
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -79,7 +82,7 @@ def parse(url: str, *, key: str | None = None) -> Endpoint:
 def _strand(scheme: str) -> tuple[str, bool]:
     if scheme in DEFAULT_PORTS:
         return scheme, False
-    if scheme.endswith("s") and scheme[:-1] in DEFAULT_PORTS:
+    if scheme.endswith("s") and scheme[:-1] in STRANDS_OVER_TCP:
         return scheme[:-1], True
     known = ", ".join(f"{strand}://" for strand in DEFAULT_PORTS)
     example = f"blip://KEY@{DEFAULT_HOST}:{DEFAULT_PORTS['blip']}"

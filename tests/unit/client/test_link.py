@@ -167,6 +167,17 @@ async def test_a_closed_link_stays_closed() -> None:
             await link.ready()
 
 
+async def test_a_link_that_was_closed_is_not_opened() -> None:
+    """Not even dialled."""
+    async with Peer() as peer:
+        link = Link(dialer(peer, Options(**quick())), Owner(), Receiver())
+        await link.close()
+        with pytest.raises(Closed):
+            await link.open()
+
+        assert [] == peer.lines
+
+
 async def test_a_first_connection_that_cannot_be_prepared_is_not_kept() -> None:
     """The caller gets the error, and the connection is closed."""
     owner = RecordingOwner()

@@ -1,5 +1,6 @@
 """Options of a client."""
 
+import math
 from dataclasses import fields
 
 import pytest
@@ -20,7 +21,7 @@ from braidmq.client.options import Choices, Options, Priority
         "reconnect_delay_max",
     ],
 )
-@pytest.mark.parametrize("value", [0, -1.0])
+@pytest.mark.parametrize("value", [0, -1.0, math.nan])
 def test_a_duration_must_be_above_zero(name: str, value: float) -> None:
     """0 does not mean "off" or "unlimited" anywhere, so it is an error."""
     with pytest.raises(

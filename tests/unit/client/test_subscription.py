@@ -1,6 +1,7 @@
 """Subscription behaviour that all strands share."""
 
 import asyncio
+import math
 import weakref
 
 import pytest
@@ -178,6 +179,18 @@ async def test_closing_does_not_wait_for_a_broker_that_does_not_confirm(
         assert not messages.is_connected
 
 
+async def test_a_timeout_that_is_no_number_is_refused(strand: type[AnyPeer]) -> None:
+    """No comparison with it holds, so that a fetch would wait forever or not at all."""
+    async with (
+        strand() as peer,
+        braidmq.connect(peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
+        with pytest.raises(braidmq.InvalidArgument, match="timeout must be a number"):
+            async with asyncio.timeout(5):
+                await messages.fetch(timeout=math.nan)
+
+
 async def test_take_returns_messages_in_batches(strand: type[AnyPeer]) -> None:
     """Each batch has at least one message and at most as many as requested."""
     async with (
@@ -193,3 +206,69 @@ async def test_take_returns_messages_in_batches(strand: type[AnyPeer]) -> None:
             seen += [message.payload for message in batch]
 
         assert [b"1", b"2", b"3"] == seen
+
+
+@pytest.mark.parametrize("stage", ["greeting", "subscribe"])
+@pytest.mark.parametrize("what", ["client", "subscription"])
+async def test_closing_while_a_subscription_opens_leaves_nothing_behind(
+    strand: type[AnyPeer], stage: str, what: str
+) -> None:
+    """Whoever opens it gets Closed; neither a connection nor a subscription stays."""
+    async with strand() as peer, braidmq.connect(peer.url, **quick()) as client:
+        subscription = client.subscribe("orders")
+        peer.hold(getattr(peer, stage))
+        opening = asyncio.ensure_future(subscription.open())
+        await peer.until(lambda: peer.held)
+        closing = asyncio.ensure_future((client if what == "client" else subscription).close())
+        await asyncio.sleep(0)
+        peer.release()
+        await closing
+        with pytest.raises(braidmq.Closed, match="it was closed"):
+            await opening
+        expected = 0 if what == "client" else 1
+        await peer.until(lambda: len(peer.open_lines()) == expected)
+
+        assert peer.count(peer.subscribe) == peer.count(peer.unsubscribe)
+        assert 2 == len(peer.lines)
+        assert isinstance(subscription, Consumer)
+        assert not subscription.is_connected
+
+
+async def test_a_cancelled_opening_of_a_closed_subscription_stays_cancelled(
+    strand: type[AnyPeer],
+) -> None:
+    """Closing does not turn a cancellation, such as a timeout's, into another error."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        subscription = client.subscribe("orders")
+        peer.hold(peer.subscribe)
+        opening = asyncio.ensure_future(subscription.open())
+        await peer.until(lambda: peer.held)
+        closing = asyncio.ensure_future(subscription.close())
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.sleep(0)
+        peer.release()
+        await closing
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await peer.until(lambda: len(peer.open_lines()) == 1)
+
+
+async def test_an_opening_that_is_cancelled_in_its_last_moment_leaves_nothing_behind(
+    strand: type[AnyPeer],
+) -> None:
+    """The connection is there, and the caller has not yet been told."""
+    async with strand() as peer, braidmq.connect(peer.url) as client:
+        subscription = client.subscribe("orders")
+        assert isinstance(subscription, Consumer)
+        opening = asyncio.ensure_future(subscription.open())
+        link = subscription._link  # noqa: SLF001 - no one else knows the moment
+        while link.current is None:  # noqa: ASYNC110 - each turn lets it connect
+            await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await peer.until(lambda: len(peer.open_lines()) == 1)
+
+        assert 1 == peer.count(peer.unsubscribe)
+        assert 2 == len(peer.lines)

@@ -13,14 +13,18 @@ import pytest
 
 import braidmq
 from braidmq.client import sync
+from braidmq.client.subscription import Consumer
 from braidmq.client.surface import Client
 from braidmq.wire.blip import frames
 from tests.unit.client.blip.peer import Peer
 from tests.unit.client.peer import quick
 from tests.unit.client.qumbed.peer import Peer as QumbedPeer
 from tests.unit.client.qumbed.people import ALICE, BOB
-from tests.unit.client.strands import AnyPeer
+from tests.unit.client.strands import AnyPeer, every_strand
 from tests.unit.client.vibe.peer import Peer as VibePeer
+
+SENT = [b"%d" % number for number in range(10)]
+"""Fewer than any strand prefetches before it knows the handler's speed."""
 
 
 @contextmanager
@@ -114,6 +118,32 @@ def test_an_exception_leaves_the_message_unacknowledged(remote: RemotePeer) -> N
 
         assert [] == remote.peer.acked
         assert [] == list(messages)
+
+
+def close_and_fail(client: sync.Client) -> None:
+    client.close()
+    raise ZeroDivisionError
+
+
+@every_strand
+def test_an_exception_is_not_masked_by_a_closed_client(strand: type[AnyPeer]) -> None:
+    """The handler's own exception is what its caller must see."""
+    peer = strand()
+    with serving(peer) as loop, braidmq.sync.connect(peer.url) as client:
+        messages = client.subscribe("orders").open()
+        client.publish("orders", b"1")
+        message = next(messages)
+        with pytest.raises(ZeroDivisionError), message.process():
+            close_and_fail(client)
+        loop.run(peer.until(lambda: not peer.open_lines()))
+
+
+def test_a_subscription_of_a_closed_client_is_closed_already(remote: RemotePeer) -> None:
+    """Leaving it does nothing, and masks no exception."""
+    client = braidmq.sync.connect(remote.peer.url)
+    with pytest.raises(ZeroDivisionError), client.subscribe("orders") as messages:
+        close_and_fail(client)
+    messages.close()
 
 
 def test_closing_from_another_thread_ends_iteration(remote: RemotePeer) -> None:
@@ -220,6 +250,80 @@ def test_work_left_in_the_loop_ends_with_it() -> None:
     assert ended.is_set()
 
 
+def test_work_that_the_stop_interrupts_raises_closed() -> None:
+    """The caller, in its own thread, is not left waiting."""
+    loop = sync.LoopThread()
+    began = threading.Event()
+
+    async def endless() -> None:
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(loop.run, endless())
+        assert began.wait(10)
+        loop.stop()
+        with pytest.raises(braidmq.Closed):
+            waiting.result(10)
+
+
+def test_work_that_comes_while_the_loop_stops_raises_closed() -> None:
+    """Between the loop's last turn and its end nothing would run it."""
+    loop = sync.LoopThread()
+    stopping, tried = threading.Event(), threading.Event()
+
+    async def linger() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:  # cancelled by the stop: the loop's last turns
+            stopping.set()
+            tried.wait(10)
+
+    async def begin() -> None:
+        lingering.append(asyncio.create_task(linger()))
+        await asyncio.sleep(0)
+
+    async def nothing() -> None:
+        pass
+
+    def late() -> None:
+        assert stopping.wait(10)
+        try:
+            loop.run(nothing())
+        finally:
+            tried.set()
+
+    lingering: list[asyncio.Task[None]] = []
+    loop.run(begin())
+    with ThreadPoolExecutor(2) as pool:
+        trying = pool.submit(late)
+        pool.submit(loop.stop).result(20)
+        with pytest.raises(braidmq.Closed):
+            trying.result(10)
+
+
+def test_calls_that_race_with_the_stop_return_or_raise_closed() -> None:
+    """Each of them ends."""
+
+    async def nothing() -> None:
+        pass
+
+    def call_until_closed(loop: sync.LoopThread) -> bool:
+        while True:
+            try:
+                loop.run(nothing())
+            except braidmq.Closed:
+                return True
+
+    with ThreadPoolExecutor(5) as pool:
+        for _ in range(50):
+            loop = sync.LoopThread()
+            callers = [pool.submit(call_until_closed, loop) for _ in range(4)]
+            loop.stop()
+
+            assert [True] * 4 == [caller.result(10) for caller in callers]
+
+
 def test_the_facade_wraps_the_surface_and_no_strand() -> None:
     """So it works over every strand."""
     (base,) = sync.Client.__orig_bases__  # type: ignore[attr-defined] # typing's own
@@ -307,3 +411,67 @@ def test_sealed_messages_without_await() -> None:
             first.schema,
         )
         assert {"untrusted": 1} == messages.refused
+
+
+def fill(peer: AnyPeer, loop: sync.LoopThread, messages: sync.Subscription) -> bytes:
+    """Have the iterator bring over all of SENT at once; return what it hands out first."""
+    inner = messages._inner  # noqa: SLF001 - only it says how many messages are here
+    assert isinstance(inner, Consumer)
+
+    async def offer() -> None:
+        peer.offer("orders", *SENT)
+
+    async def arrival() -> None:
+        async with asyncio.timeout(10):
+            while inner.waiting < len(SENT):  # noqa: ASYNC110 - each turn lets them arrive
+                await asyncio.sleep(0)
+
+    loop.run(offer())
+    messages._loop.run(arrival())  # noqa: SLF001 - the client's own thread
+    return next(messages).payload
+
+
+def test_draining_hands_out_what_cannot_go_back() -> None:
+    """On Qumbed a message that is here is settled: nobody would deliver it again."""
+    peer = QumbedPeer()
+    with (
+        serving(peer) as loop,
+        braidmq.sync.connect(peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
+        first = fill(peer, loop, messages)
+        messages.drain()
+
+        assert SENT == [first] + [message.payload for message in messages]
+
+
+def test_draining_gives_back_what_the_broker_redelivers() -> None:
+    """Iterating ends at once, also for the messages that were brought over together."""
+    peer = VibePeer()
+    with serving(peer) as loop, braidmq.sync.connect(peer.url) as client:
+        with client.subscribe("orders") as messages:
+            first = fill(peer, loop, messages)
+            messages.drain()
+
+            assert [] == list(messages)
+        with client.subscribe("orders") as again:
+            assert first == next(again).payload
+
+
+@pytest.mark.parametrize("strand", [VibePeer, QumbedPeer], ids=["vibe", "qumbed"])
+def test_fetching_after_iterating_skips_nothing(strand: type[AnyPeer]) -> None:
+    """Messages that the iterator brought over and did not hand out are waiting, too."""
+    peer = strand()
+    with (
+        serving(peer) as loop,
+        braidmq.sync.connect(peer.url) as client,
+        client.subscribe("orders") as messages,
+    ):
+        first = fill(peer, loop, messages)
+        some = messages.fetch(max=5, timeout=0)
+        rest = messages.fetch(max=100, timeout=0)
+
+        assert SENT == [first] + [message.payload for message in some + rest]
+        assert 5 == len(some)
+        with pytest.raises(braidmq.InvalidArgument, match="max must be at least 1"):
+            messages.fetch(max=0)

@@ -79,6 +79,7 @@ def test_a_separate_key_is_the_password_of_the_user() -> None:
         "secret",
         "http://secret@h",
         "s://secret@h",
+        "qumbeds://secret@h",
         "blip:secret@h",
         "blip://h:secret",
         "blip://secret@h:0",

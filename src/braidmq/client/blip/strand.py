@@ -23,6 +23,9 @@ from braidmq.wire.blip import frames, messages
 KEY_BYTES_MAX: Final = frames.LENGTH_MAX_UNAUTHENTICATED - frames.LENGTH_MIN - 2
 """A longer key does not fit into the largest frame that a broker accepts before it is sent."""
 
+SUBSCRIPTION_ID_MAX: Final = 2**64 - 1
+"""The largest that fits into a frame."""
+
 
 class BlipStrand(Strand[BlipConnection, bytes]):
     """A client's strand that speaks Blip.
@@ -50,8 +53,9 @@ class BlipStrand(Strand[BlipConnection, bytes]):
 
     def _subscription(self, topic: str, options: SubscribeOptions) -> BlipSubscription:
         check_topic(topic)
-        if options.subscription_id is not None and options.subscription_id < 1:
-            problem = f"must be at least 1, not {options.subscription_id}"
+        number = options.subscription_id
+        if number is not None and not 1 <= number <= SUBSCRIPTION_ID_MAX:
+            problem = f"must be at least 1 and at most {SUBSCRIPTION_ID_MAX}, not {number}"
             raise InvalidArgument(f"subscription_id {problem}")
         return BlipSubscription(
             topic, options, dialer=self._dialer, traits=self._traits, on_closed=self._forget

@@ -12,6 +12,7 @@ broker redelivers what was not acknowledged.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from braidmq.client.blip.connection import OWN_IDS_FROM, BlipConnection, Receiver
@@ -69,6 +70,15 @@ class Traits:
         self._strikes += 1
         self.credit = self._strikes < CREDIT_STRIKES_MAX
         return True
+
+
+@dataclass(slots=True, eq=False)
+class Confirmation:
+    """An acknowledgement on *connection* whose outcome is awaited."""
+
+    connection: BlipConnection
+    waiters: int = 0
+    refusal: Refusal | None = None
 
 
 class BlipMessage(Message):
@@ -132,7 +142,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         self._under_way = 0  # credit that was given and not yet used
         # One poller at a time: two would each ask for what both are missing.
         self._asking = asyncio.Lock()
-        self._confirming: dict[int, Refusal | None] = {}
+        self._confirming: dict[int, Confirmation] = {}
         self._late_acks: list[tuple[int, int]] = []  # subscription and delivery
         self._probe_id = 0
         self._probe_refusal: Refusal | None = None
@@ -156,9 +166,14 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         if message.subscription_id != self.subscription_id:
             report_stale(delivery_id, "its subscription was replaced", confirmed=confirmed)
             return
-        connection.send(messages.encode_ack(delivery_id, self.subscription_id))
+        # One frame for a message and its redelivery: both have the same id, so that the NACK
+        # to a second one would be taken for the answer to the first.
+        under_way = self._confirming.get(delivery_id)
+        if under_way is None or under_way.connection is not connection:
+            under_way = None
+            connection.send(messages.encode_ack(delivery_id, self.subscription_id))
         if confirmed:
-            await self._confirm(connection, delivery_id)
+            await self._confirm(under_way or Confirmation(connection), delivery_id)
         else:
             await connection.writable()
 
@@ -181,7 +196,7 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
     def take_refusal(self, correlation_id: int, refusal: Refusal) -> bool:
         """Take a NACK to an acknowledgement, a POLL or a CREDIT."""
         if correlation_id in self._confirming:
-            self._confirming[correlation_id] = refusal
+            self._confirming[correlation_id].refusal = refusal
         elif correlation_id < OWN_IDS_FROM:
             report_stale(correlation_id, refusal.text, confirmed=False)
         elif correlation_id == self._probe_id:
@@ -350,14 +365,20 @@ class BlipSubscription(Consumer[BlipConnection, BlipMessage], Receiver):
         self._traits.answered()
         return self._probe_refusal is None
 
-    async def _confirm(self, connection: BlipConnection, delivery_id: int) -> None:
-        self._confirming[delivery_id] = None
+    async def _confirm(self, confirmation: Confirmation, delivery_id: int) -> None:
+        connection = confirmation.connection
+        self._confirming[delivery_id] = confirmation
+        confirmation.waiters += 1
         try:
             reached = await connection.fence()[1]
         finally:
-            refusal = self._confirming.pop(delivery_id)
-        if refusal is not None:
-            report_stale(delivery_id, refusal.text, confirmed=True)
+            confirmation.waiters -= 1
+            # Not before the last: the one that sent it may be cancelled before the answer.
+            is_current = self._confirming.get(delivery_id) is confirmation
+            if is_current and not confirmation.waiters:
+                del self._confirming[delivery_id]
+        if confirmation.refusal is not None:
+            report_stale(delivery_id, confirmation.refusal.text, confirmed=True)
         elif not reached:
             raise connection.lost()
 

@@ -101,6 +101,7 @@ class QumbedSubscription(Consumer[QumbedConnection, QumbedMessage], Receiver):
     """A subscription of a :class:`~braidmq.client.qumbed.strand.QumbedStrand`."""
 
     transient_codes = frozenset({RATE_LIMIT, SERVER_ERROR})
+    _redelivers = False
 
     def __init__(
         self,

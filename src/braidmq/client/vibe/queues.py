@@ -13,7 +13,7 @@ from braidmq.client.options import QueueOptions
 from braidmq.client.vibe.connection import VibeConnection, asking
 from braidmq.client.vibe.publishing import check_queue
 from braidmq.wire.vibe import messages
-from braidmq.wire.vibe.queue_options import MODES, STRATEGIES, parse_timespan
+from braidmq.wire.vibe.queue_options import MODES, STRATEGIES, TTL_MS_MAX, parse_timespan
 from braidmq.wire.vibe.session import QUEUE_NOT_FOUND
 
 _MS_PER_S: Final = 1000
@@ -113,7 +113,7 @@ def read_info(payload: bytes) -> QueueInfo:
             durable=bool(said.get("durable", True)),
             created=_instant(said.get("createdAt")),
         )
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise ClientError("the broker's answer about a queue cannot be read") from error
 
 
@@ -147,9 +147,12 @@ def _count(option: str, given: int) -> str:
 
 
 def _milliseconds(ttl: float) -> str:
-    ms = round(ttl * _MS_PER_S)
+    exact_ms = ttl * _MS_PER_S
+    # Compared before it is rounded: NaN and infinity cannot be.
+    ms = round(exact_ms) if 0 < exact_ms <= TTL_MS_MAX else 0
     if ms < 1:
-        raise InvalidArgument(f"ttl must be more than 0 seconds, not {ttl}")
+        most = f"at most {TTL_MS_MAX // _MS_PER_S}"
+        raise InvalidArgument(f"ttl must be more than 0 seconds and {most}, not {ttl}")
     return str(ms)
 
 

@@ -92,11 +92,11 @@ class VibeMessage(Message):
             raise InvalidArgument("a dead letter is not redelivered: it has no delay")
         headers = {"result": "reject" if dead_letter else "requeue"}
         if delay is not None:
-            delay_ms = round(delay * 1000)
-            if not 0 <= delay_ms <= REQUEUE_DELAY_MS_MAX:
+            # Compared before it is rounded: NaN and infinity cannot be.
+            if not 0 <= delay * 1000 <= REQUEUE_DELAY_MS_MAX:
                 limit_s = REQUEUE_DELAY_MS_MAX // 1000
                 raise InvalidArgument(f"delay must be 0 to {limit_s} seconds, not {delay}")
-            headers["delayMs"] = str(delay_ms)
+            headers["delayMs"] = str(round(delay * 1000))
         return self._subscription.settle(self, headers, confirmed=False)
 
 

@@ -48,6 +48,16 @@ async def test_an_option_that_blip_lacks_is_refused(options: dict[str, float]) -
             await client.publish("orders", b"1", **options)  # type: ignore[arg-type] # one at a time
 
 
+@pytest.mark.parametrize("subscription_id", [-1, 0, 2**64])
+async def test_an_id_that_no_subscription_has_is_refused(subscription_id: int) -> None:
+    """On the wire it is an unsigned number of 64 bits, and 0 means none."""
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        with pytest.raises(braidmq.InvalidArgument, match="subscription_id must be"):
+            await client.subscribe("orders", subscription_id=subscription_id)
+        with pytest.raises(braidmq.SubscriptionGone):
+            await client.subscribe("orders", subscription_id=2**64 - 1)
+
+
 async def test_code_500_is_a_refusal_with_unknown_outcome() -> None:
     """The broker itself does not know whether the message is stored."""
     async with Peer() as peer, braidmq.connect(peer.url) as client:

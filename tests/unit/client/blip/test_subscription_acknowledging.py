@@ -7,7 +7,8 @@ import pytest
 
 import braidmq
 from braidmq.client.blip import subscription as module
-from braidmq.wire.blip import frames
+from braidmq.client.blip.subscription import BlipSubscription
+from braidmq.wire.blip import frames, messages
 from tests.unit.client.blip.peer import Peer
 from tests.unit.client.blip.subscribed import credits_granted, delivered, subscribed, take
 from tests.unit.client.peer import die
@@ -70,6 +71,70 @@ async def test_a_stale_acknowledgement_is_an_error_when_confirmed_and_a_warning_
 
         text = f"delivery {two.id} cannot be acknowledged: unknown subscription or delivery tag"
         assert [text] == caplog.messages
+
+
+async def delivered_twice(
+    peer: Peer, subscription: BlipSubscription
+) -> tuple[braidmq.Message, braidmq.Message]:
+    """Deliver a message and, as if it had taken too long, deliver it again."""
+    first = await delivered(peer, subscription)
+    assert isinstance(first.id, int)
+    again = messages.encode_publish(first.id, 1, first.topic, first.payload)
+    peer.lines[SUBSCRIBED].send(again)
+    second = await anext(subscription)
+    assert first.id == second.id
+    return first, second
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_a_message_and_its_redelivery_are_acknowledged_together(
+    confirmed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are one delivery to the broker, so that one acknowledgement settles both."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        first, second = await delivered_twice(peer, subscription)
+        await asyncio.gather(first.ack(confirmed=True), second.ack(confirmed=confirmed))
+        await subscription.drain()
+
+        assert [first.id] == peer.acked
+        assert [] == caplog.messages
+
+
+async def test_both_learn_that_their_delivery_is_no_longer_open() -> None:
+    """Even if the one that sent the acknowledgement was cancelled."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        first, second = await delivered_twice(peer, subscription)
+        peer.queues[subscription.subscription_id].in_flight.clear()
+        peer.hold(frames.ACK)
+        peer.hold(frames.PING)
+        acks = [asyncio.create_task(one.ack(confirmed=True)) for one in (first, second)]
+        await peer.until(lambda: len(peer.held) == 2)
+        acks[0].cancel()
+        await asyncio.sleep(0)
+        peer.release()
+        outcomes = await asyncio.gather(*acks, return_exceptions=True)
+
+        expected = [asyncio.CancelledError, braidmq.StaleDelivery]
+        assert expected == [type(one) for one in outcomes]
+
+
+async def test_a_redelivery_after_a_break_is_acknowledged_on_its_own() -> None:
+    """What was sent on the old connection may not have arrived."""
+    async with Peer() as peer, subscribed(peer) as subscription:
+        first = await delivered(peer, subscription)
+        peer.hold(frames.PING)
+        peer.hold(frames.ACK)
+        lost = asyncio.create_task(first.ack(confirmed=True))
+        await peer.until(lambda: len(peer.held) == 2)
+        peer.held.clear()
+        peer.release()
+        peer.lines[SUBSCRIBED].die()
+        again = await anext(subscription)
+        await again.ack(confirmed=True)
+        with pytest.raises(braidmq.ConnectionLost):
+            await lost
+
+        assert [again.id] == peer.acked
 
 
 async def test_an_acknowledgement_lost_with_its_connection_may_be_retried() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import braidmq
+from braidmq.client import strand as client_strand
 from braidmq.client.options import Options
 from braidmq.client.qumbed import KeyPair, TrustList
 from braidmq.client.qumbed.strand import API_KEY_BYTES_MAX, QumbedStrand
@@ -122,6 +123,47 @@ async def test_a_resent_publish_is_stored_once() -> None:
         assert all(isinstance(one, braidmq.Receipt) for one in many)
         assert [b"1", b"2", b"3"] == peer.payloads()
         assert peer.count(messages.PUBLISH) > 3
+
+
+@pytest.mark.parametrize("unknown", ["SERVER_ERROR", "lost"])
+@pytest.mark.parametrize("then_busy", [False, True])
+async def test_an_envelope_that_may_be_stored_is_sent_again_under_its_id(
+    unknown: str, then_busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new id would be a new message to the broker, which would store it twice."""
+    monkeypatch.setattr(client_strand, "RETRY_DELAY_S", 0.001)
+
+    def store_and_fail(line: Line, frame: Frame) -> None:
+        (die if unknown == "lost" else peer.refusing(unknown))(line, frame)
+        peer.handle(line, frame)  # its Ack comes too late
+        if then_busy:  # which says nothing about the attempt before
+            peer.once(messages.PUBLISH, peer.refusing("RATE_LIMIT"))
+
+    async with Peer() as peer, braidmq.connect(peer.url, **quick()) as client:
+        peer.once(messages.PUBLISH, store_and_fail)
+        await client.publish(
+            "orders", b"1", recipient=BOB.public_key, envelope=True, retry=True
+        )
+        sent = [frame.id for line in peer.lines for frame in line.of(messages.PUBLISH)]
+
+        assert 1 == len(peer.published)
+        assert [peer.published[0].id] * (3 if then_busy else 2) == sent
+
+
+async def test_an_envelope_that_was_refused_is_sealed_afresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its number would soon be behind the receiver's replay window."""
+    monkeypatch.setattr(client_strand, "RETRY_DELAY_S", 0.001)
+    async with Peer() as peer, braidmq.connect(peer.url) as client:
+        peer.once(messages.PUBLISH, peer.refusing("RATE_LIMIT"))
+        await client.publish(
+            "orders", b"1", recipient=BOB.public_key, envelope=True, retry=True
+        )
+        first, second = peer.lines[0].of(messages.PUBLISH)
+
+        assert first.id != second.id
+        assert [second.id] == [published.id for published in peer.published]
 
 
 async def test_every_payload_is_validated_against_the_schema() -> None:

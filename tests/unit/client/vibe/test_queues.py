@@ -1,5 +1,6 @@
 """Queue declarations and queue info on the client's side."""
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,6 +55,10 @@ def test_the_broker_reads_the_declared_options() -> None:
         ("max_attempts", -1, "max_attempts must be at least 1, not -1"),
         ("ttl", 0, "ttl must be more than 0 seconds"),
         ("ttl", 0.0004, "ttl must be more than 0 seconds"),
+        ("ttl", math.nan, "ttl must be more than 0 seconds"),
+        ("ttl", math.inf, "ttl must be more than 0 seconds and at most 922337203685"),
+        ("ttl", -math.inf, "ttl must be more than 0 seconds"),
+        ("ttl", 1e306, "ttl must be more than 0 seconds and at most 922337203685"),
         ("dead_letter_name", "a b", "a queue name"),
     ],
 )
@@ -136,6 +141,7 @@ def test_queue_info_with_only_the_specified_fields_is_read() -> None:
         b"null",
         b'{"name":"q","messageCount":"x","subscriberCount":0,"deliveryMode":0}',
         b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":9}',
+        b'{"name":"q","messageCount":Infinity,"subscriberCount":0,"deliveryMode":0}',
         b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":0,"messageTtl":"x"}',
         b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":0,"createdAt":"x"}',
     ],

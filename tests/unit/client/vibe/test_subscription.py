@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -153,7 +154,16 @@ async def test_nack_requeues_or_dead_letters_a_message(
 
 
 @pytest.mark.parametrize(
-    ("delay", "dead_letter"), [(-0.001, False), (86_400.001, False), (1.0, True)]
+    ("delay", "dead_letter"),
+    [
+        (-0.001, False),
+        (86_400.001, False),
+        (math.nan, False),
+        (math.inf, False),
+        (-math.inf, False),
+        (1e306, False),
+        (1.0, True),
+    ],
 )
 async def test_an_invalid_nack_is_refused(delay: float, dead_letter: bool) -> None:
     """The message can still be acknowledged."""
