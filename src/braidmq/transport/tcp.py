@@ -50,6 +50,7 @@ class TcpWire(asyncio.Protocol):
         self._output_buffer_bytes = output_buffer_bytes
         self._transport: asyncio.Transport | None = None
         self._carried: Carried | None = None
+        self._is_resuming = False
         loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = loop.call_later(
             handshake_timeout_s, self.abort
@@ -102,7 +103,11 @@ class TcpWire(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Pass on that the output buffer has room."""
         if self._carried is not None:
-            self._carried.set_writable(True)
+            self._is_resuming = True
+            try:
+                self._carried.set_writable(True)
+            finally:
+                self._is_resuming = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass on the end, whatever its cause."""
@@ -141,12 +146,20 @@ class TcpWire(asyncio.Protocol):
     def close(self) -> None:
         """Send what is written, then close."""
         if self._transport is not None:
-            self._transport.close()
+            self._end(self._transport.close)
 
     def abort(self) -> None:
         """Close at once."""
         if self._transport is not None:
-            self._transport.abort()
+            self._end(self._transport.abort)
+
+    def _end(self, end: Callable[[], None]) -> None:
+        # asyncio's own transport ends twice, with an exception, if it is closed while it calls
+        # `resume_writing`: it looks again whether it is closing when that returns.
+        if self._is_resuming:
+            self._loop.call_soon(end)
+        else:
+            end()
 
     def greeted(self) -> None:
         """Cancel the handshake timeout."""

@@ -302,7 +302,7 @@ async def broker_at(
     finally:
         loop.set_exception_handler(None)
 
-    assert [] == escaped
+    assert [] == escaped, escaped
 
 
 @asynccontextmanager

@@ -233,8 +233,11 @@ async def lossy(
     back, from_server = await loop.create_datagram_endpoint(
         lambda: Proxy(seed + 1, loss, later), remote_addr=("127.0.0.1", server_port)
     )
-    to_client.pass_on = back.sendto
-    from_server.pass_on = lambda data: front.sendto(data, peer[0])
+    # A delayed datagram may come due after the network is gone.
+    to_client.pass_on = lambda data: None if back.is_closing() else back.sendto(data)
+    from_server.pass_on = lambda data: (
+        None if front.is_closing() else front.sendto(data, peer[0])
+    )
     try:
         yield front.get_extra_info("sockname")[1], to_client, from_server
     finally:

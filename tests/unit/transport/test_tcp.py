@@ -1,7 +1,7 @@
 """A TCP wire, from accept to close, with real sockets and a recording connection."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -19,6 +19,7 @@ class Recorder:
         self.wire = wire
         self.received = b""
         self.events: list[str] = []
+        self.on_writable: Callable[[], None] = lambda: None
 
     def receive(self, data: bytes) -> None:
         self.received += data
@@ -28,6 +29,8 @@ class Recorder:
 
     def set_writable(self, writable: bool) -> None:
         self.events.append("writable" if writable else "full")
+        if writable:
+            self.on_writable()
 
     def lost(self) -> None:
         self.events.append("lost")
@@ -36,11 +39,18 @@ class Recorder:
 class Listening:
     """A server of wires."""
 
-    def __init__(self, *, timeout_s: float = 20.0, refuse: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 20.0,
+        refuse: bool = False,
+        output_buffer_bytes: int = 1000,
+    ) -> None:
         self.accepted: list[Recorder] = []
         self.closed: list[TcpWire] = []
         self._timeout_s = timeout_s
         self._refuse = refuse
+        self._output_buffer_bytes = output_buffer_bytes
 
     def accept(self, wire: TcpWire) -> Carried | None:
         if self._refuse:
@@ -51,7 +61,7 @@ class Listening:
     def wire(self) -> TcpWire:
         return TcpWire(
             self.accept,
-            output_buffer_bytes=1000,
+            output_buffer_bytes=self._output_buffer_bytes,
             handshake_timeout_s=self._timeout_s,
             closed=self.closed.append,
         )
@@ -163,3 +173,23 @@ async def test_using_a_closed_wire_is_not_an_error() -> None:
 
         assert 0 == recorder.wire.unsent_bytes()
         assert [recorder.wire] == listening.closed
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_a_connection_may_end_when_its_output_has_room_again(how: str) -> None:
+    """As after a half-close: the last reply is sent, and nothing is left to do."""
+    loop = asyncio.get_running_loop()
+    escaped: list[object] = []
+    loop.set_exception_handler(lambda _, context: escaped.append(context))
+    listening = Listening(output_buffer_bytes=0)  # has room again once it is empty
+    async with listening.peer() as peer:
+        (recorder,) = listening.accepted
+        recorder.on_writable = getattr(recorder.wire, how)
+        reply = bytes(4 * 2**20)
+        recorder.wire.write(reply)
+        await until(lambda: listening.closed)
+        await until(lambda: len(peer.unread) == len(reply))
+
+        assert ["full", "writable", "lost"] == recorder.events
+    assert [recorder.wire] == listening.closed
+    assert [] == escaped, escaped
