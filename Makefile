@@ -128,7 +128,8 @@ chaos: setup ## the long runs: kills, torn disks, broken networks, Spark
 	BRAIDMQ_KILLS=$(KILLS) BRAIDMQ_SPARK_KILLS=$(SPARK_KILLS) BRAIDMQ_CUTS=$(CUTS) \
 	  BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_MUTANTS=all BRAIDMQ_CAMPAIGNS=all \
 	  $(BIN)/python -m pytest --timeout=7200 $(PYTEST_ARGS) \
-	  tests/bench tests/chaos tests/simulation tests/docs/test_container.py
+	  tests/bench tests/chaos tests/simulation tests/docs/test_container.py \
+	  tests/integration/spark/test_sink.py
 	$(MAKE) --no-print-directory test-pure STRAND_TESTS='blip vibe qumbed'
 
 check: setup ## format, lint, types, import contracts

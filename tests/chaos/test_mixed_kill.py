@@ -17,7 +17,7 @@ from braidmq.testing.follower_books import summarize_followers
 from braidmq.testing.ledger import Ledger, Violation, summarize
 from tests.chaos.mixed_rig import QUMBED_PREFIX, MixedRig
 
-KILLS: Final = int(os.environ.get("BRAIDMQ_KILLS", "16"))
+KILLS: Final = int(os.environ.get("BRAIDMQ_KILLS", "12"))
 SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
 RIGS: Final = 2
 LIFE_S: Final = (0.05, 0.5, 0.8)

@@ -242,6 +242,7 @@ def published(broker: Serving, topic: str) -> int:
     return 0 if found is None else found.messages
 
 
+@pytest.mark.campaign  # the suite kills both under its pipelines, in `test_pipeline_kill`
 def test_a_query_survives_a_killed_executor_and_then_a_killed_driver(
     spark: SparkSession, broker: Serving, tmp_path: Path
 ) -> None:
