@@ -432,7 +432,7 @@ def fill(peer: AnyPeer, loop: sync.LoopThread, messages: sync.Subscription) -> b
 
 
 def test_draining_hands_out_what_cannot_go_back() -> None:
-    """On Qumbed a message that is here is settled: nobody would deliver it again."""
+    """On Qumbed a message that is here is settled: the broker would not deliver it again."""
     peer = QumbedPeer()
     with (
         serving(peer) as loop,
