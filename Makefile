@@ -13,6 +13,8 @@ KILLS ?= 500
 SPARK_KILLS ?= 100
 CUTS ?= 100
 SEEDS ?= 5000
+FUZZ ?= 60
+EXHAUSTIONS ?= 5
 
 # Keep bytecode, whatever the environment says: a broker would compile for a second at each
 # start, and tests start hundreds.
@@ -124,9 +126,10 @@ test-pure: setup ## the quick tests of the rooms that hold hot modules, on a cop
 	find $(PURE) -name '*.so' -delete
 	BRAIDMQ_HYPOTHESIS=$${BRAIDMQ_HYPOTHESIS:-quick} BRAIDMQ_PURE=1 PYTHONPATH=$(PURE) $(PYTEST) -m 'not slow' $(HOT_TESTS)
 
-chaos: setup ## the long runs: kills, torn disks, broken networks, Spark
+chaos: setup ## the long runs: kills, torn disks, strangers, broken networks, Spark
 	BRAIDMQ_KILLS=$(KILLS) BRAIDMQ_SPARK_KILLS=$(SPARK_KILLS) BRAIDMQ_CUTS=$(CUTS) \
-	  BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_MUTANTS=all BRAIDMQ_CAMPAIGNS=all \
+	  BRAIDMQ_SIM_SEEDS=$(SEEDS) BRAIDMQ_FUZZ=$(FUZZ) \
+	  BRAIDMQ_EXHAUSTIONS=$(EXHAUSTIONS) BRAIDMQ_MUTANTS=all BRAIDMQ_CAMPAIGNS=all \
 	  $(BIN)/python -m pytest --timeout=7200 $(PYTEST_ARGS) \
 	  tests/bench tests/chaos tests/simulation tests/docs/test_container.py \
 	  tests/integration/spark/test_sink.py

@@ -41,13 +41,14 @@ IDLE: Final = "qumbed-idle"
 
 @dataclass(frozen=True)
 class Sizes:
-    """The amount of work: rounds, and messages per run."""
+    """The amount of work: rounds, messages per run, and whether both builds are measured."""
 
     rounds: int
     messages_divisor: int
     backlog_messages: int
     queues: int
     readings: int
+    both_builds: bool  # interpreted as well, where modules are compiled
 
 
 FULL: Final = Sizes(
@@ -56,9 +57,15 @@ FULL: Final = Sizes(
     backlog_messages=5_000_000,
     queues=10_000,
     readings=5_000_000,
+    both_builds=True,
 )
 QUICK: Final = Sizes(
-    rounds=1, messages_divisor=10, backlog_messages=200_000, queues=500, readings=100_000
+    rounds=1,
+    messages_divisor=10,
+    backlog_messages=100_000,
+    queues=500,
+    readings=100_000,
+    both_builds=False,
 )
 
 
@@ -228,8 +235,9 @@ class Bench:
             if is_compiled():
                 ours.append(self._ours(contest, contest.messages, None))
             theirs += self._theirs(contest)
-            count = contest.interpreted_messages
-            interpreted.append(self._ours(contest, count, self._interpreted))
+            if self._sizes.both_builds or not is_compiled():
+                count = contest.interpreted_messages
+                interpreted.append(self._ours(contest, count, self._interpreted))
         peer = contest.peer_name
         if not theirs:
             assert contest.peer is not None

@@ -1,12 +1,16 @@
 """The overview while the broker is busy: its numbers and each of its charts."""
 
 import json
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.browser.stage import Stage, Tab
 from tests.browser.traffic import consuming, publishing
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 pytestmark = pytest.mark.slow
 
@@ -72,3 +76,21 @@ def test_updates_do_not_move_the_focus(stage: Stage, tab: Tab) -> None:
         tab.until("parseFloat(document.querySelector('[data-number=in]').textContent) > 0")
 
     assert tab.page.evaluate("() => document.activeElement === link && link.isConnected")
+
+
+def test_an_alarm_is_a_line_on_the_first_page(
+    stage: Stage, new_tab: Callable[..., Tab]
+) -> None:
+    """As the broker words it; the page says as well that the broker works on."""
+    tab = new_tab(stage.origin)
+
+    def with_an_alarm(route: "Route") -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "alarms": ["the clock <b>lies"]})
+
+    tab.page.route("**/api/overview", with_an_alarm)
+    tab.open()
+    tab.page.locator(".problem-box", has_text="The clock <b>lies.").wait_for()
+
+    assert 1 == tab.page.locator(".problem-box").count()
+    assert 1 == tab.page.get_by_text("Accepting work").count()

@@ -92,7 +92,11 @@ MUTANTS: Final = (
     ),
     _mutant(
         "a snapshot is kept before its records are committed",
-        ("server/engine/engine.py", "if last_id <= self.broker.committed_id:", "if last_id:"),
+        (
+            "server/engine/engine.py",
+            "if taken is None or taken.covered_id > self.broker.committed_id:",
+            "if taken is None:",
+        ),
     ),
     _mutant(
         "a failed sync is tried again",
@@ -102,13 +106,16 @@ MUTANTS: Final = (
         "the directory of a new segment is not synced",
         (
             "wal/segment.py",
-            "        file.fsync()\n        files.sync_dir(LOG_DIR)\n",
-            "        file.fsync()\n",
-        ),
-        (
-            "wal/segment.py",
             "    try:\n        files.sync_dir(LOG_DIR)\n",
             "    try:\n        pass\n",
+        ),
+    ),
+    _mutant(
+        "retention deletes without moving the floor",
+        (
+            "wal/wal.py",
+            "                self._floor.rise(expired, needed_id)\n",
+            "                pass\n",
         ),
     ),
     _mutant(
@@ -137,7 +144,11 @@ MUTANTS: Final = (
     ),
     _mutant(
         "a dead letter does not settle its message",
-        ("broker/state.py", "    if stored.settles_subscription:\n", "    if False:\n"),
+        (
+            "broker/state.py",
+            "            channel.replay_letter(stored.settles_after, stored.settles_id)\n",
+            "            pass\n",
+        ),
     ),
     _mutant(
         "a full disk leaves half a record",
@@ -149,7 +160,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "retention ignores the subscriptions",
-        ("broker/delivery/subscriptions.py", "needed = min(needed, floor + 1)", "del floor"),
+        ("broker/snapshots.py", "self._need(row[3])", "pass"),
     ),
     _mutant(
         "PING does not wait for acknowledgements",
@@ -204,16 +215,16 @@ MUTANTS: Final = (
         "a queue's declaration is not replayed",
         (
             "broker/state.py",
-            "        _add_queue(broker, record_id, name, policy, created_us)\n",
-            "        del name, policy\n",
+            "    if topic.queue is None:  # else the snapshot has it",
+            "    if not policy:  # else the snapshot has it",
         ),
     ),
     _of_queues(
         "a snapshot leaves a queue out",
         (
-            "broker/state.py",
-            "            for queue in broker.queues.by_name.values()\n        ],",
-            "            for queue in list(broker.queues.by_name.values())[1:]\n        ],",
+            "broker/snapshots.py",
+            "list(broker.queues.by_name.values())",
+            "list(broker.queues.by_name.values())[1:]",
         ),
     ),
     _of_queues(
@@ -272,10 +283,10 @@ MUTANTS: Final = (
         "dedup ids are forgotten at a restart",
         (
             "broker/state.py",
-            "broker.dedup.remember(meant_for, dedup_id, record_id, stored.timestamp_us)",
+            "broker.dedup.remember(meant_for, dedup_id, record_id, at_us, owner)",
             "del meant_for",
         ),
-        ("broker/state.py", '"dedup": broker.dedup.rows()', '"dedup": []'),
+        ("broker/snapshots.py", "dedup.rows_of(name, part)", "dedup.rows_of(name, [])"),
     ),
     _of_queues(
         "a purge is confirmed before it is recorded",
@@ -287,14 +298,20 @@ MUTANTS: Final = (
     ),
     _of_queues(
         "a snapshot counts what a later record counts again",
-        ("broker/state.py", "last_id = broker.full_barrier()", "last_id = broker.barrier()"),
+        ("broker/snapshots.py", "int = broker.full_barrier()", "int = broker.barrier()"),
+        (
+            "broker/snapshots.py",
+            "self.covered_id = self._broker.full_barrier()",
+            "self.covered_id = self._broker.barrier()",
+        ),
     ),
     _of_queues(
         "retention ignores the queues",
+        ("broker/snapshots.py", "self._need(lane[0])", "pass"),
         (
-            "broker/broker.py",
-            "            self.queues.needed_id(committed_id),\n",
-            "",
+            "broker/snapshots.py",
+            "self._need(view.settled_ranges(broker.committed_id))",
+            "pass",
         ),
     ),
     _of_qumbed(
@@ -313,7 +330,7 @@ MUTANTS: Final = (
             "        if sent_id < self.noted_id:\n",
         ),
         (
-            "broker/state.py",
+            "broker/snapshots.py",
             "        follower.floor_id(committed_id),\n",
             "        follower.id,\n",
         ),
@@ -336,7 +353,7 @@ MUTANTS: Final = (
     ),
     _of_qumbed(
         "a snapshot leaves a follower out",
-        ("broker/state.py", "            if follower.id > 0\n", "            if False\n"),
+        ("broker/snapshots.py", "if follower.id > 0:\n", "if False:\n"),
     ),
     _of_qumbed(
         "a follower's end is not recorded",

@@ -74,17 +74,24 @@ class Daemon:
     """The broker's process, started and killed many times."""
 
     def __init__(
-        self, directory: Path, data_dir: Path, settings: dict[str, str], *, qumbed: str = "off"
+        self,
+        directory: Path,
+        data_dir: Path,
+        settings: dict[str, str],
+        *,
+        qumbed: str = "off",
+        http: str = "off",
+        prelude: str = "",
     ) -> None:
         self._ready_file = directory / "ready.json"
         self._log = directory / "daemon.log"
         self._flags = ["--dev", "--data-dir", str(data_dir), "--blip", "127.0.0.1:0"]
-        self._flags += ["--vibe", "127.0.0.1:0", "--qumbed", qumbed, "--http", "off"]
+        self._flags += ["--vibe", "127.0.0.1:0", "--qumbed", qumbed, "--http", http]
         self._flags += ["--flight", "off"]
         self._flags += ["--ready-file", str(self._ready_file)]
         with self._log.open("a") as log:
             self._launcher = subprocess.Popen(
-                [sys.executable, "-c", _LAUNCHER],
+                [sys.executable, "-c", prelude + _LAUNCHER],
                 env={**os.environ, **SETTINGS, **settings},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -94,6 +101,7 @@ class Daemon:
         self.pid = 0
         self.port = 0
         self.vibe_port = 0
+        self.http_port = 0  # set while HTTP is on
         self.qumbed_port = 0  # set while Qumbed is on, like the two below
         self.fingerprint = ""
         self.gateway_key = b""
@@ -114,6 +122,8 @@ class Daemon:
         facts = json.loads(self._ready_file.read_text())
         self.port = int(facts["blip"].rpartition(":")[2])
         self.vibe_port = int(facts["vibe"].rpartition(":")[2])
+        if facts["http"] is not None:
+            self.http_port = int(facts["http"].rpartition(":")[2])
         if facts["qumbed"] is not None:
             self.qumbed_port = int(facts["qumbed"].rpartition(":")[2])
             self.fingerprint = facts["qumbed_fingerprint"]
@@ -207,6 +217,8 @@ class Rig:
     data_dir: Path | None = None
     settings: dict[str, str] = field(default_factory=dict)
     qumbed: str = "off"
+    http: str = "off"
+    prelude: str = ""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -214,7 +226,14 @@ class Rig:
         self.scene = self.new_scene()
         self._names = 0
         data_dir = self.data_dir if self.data_dir is not None else self.directory / "data"
-        self.daemon = Daemon(self.directory, data_dir, self.settings, qumbed=self.qumbed)
+        self.daemon = Daemon(
+            self.directory,
+            data_dir,
+            self.settings,
+            qumbed=self.qumbed,
+            http=self.http,
+            prelude=self.prelude,
+        )
 
     def new_scene(self) -> Scene:
         """Return the state that all clients share."""

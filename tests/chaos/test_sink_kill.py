@@ -1,6 +1,6 @@
-"""`kill -9` of the real daemon in the middle of a sink's commit, repeatedly.
+"""`kill -9` of the real daemon, or a power cut, in the middle of a sink's commit, repeatedly.
 
-BRAIDMQ_KILLS sets the number of kills, BRAIDMQ_CHAOS_SEED the seed.
+BRAIDMQ_KILLS and BRAIDMQ_CUTS set how often, BRAIDMQ_CHAOS_SEED the seed.
 """
 
 import asyncio
@@ -18,9 +18,11 @@ from braidmq import columnar
 from braidmq.base.errors import BraidError
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.requests import SinkCommit, SinkKey
+from tests.chaos.test_power_cut import Volume
 from tests.integration.blip.peer import until
 from tests.integration.served import Served, served
 
+CUTS: Final = max(3, int(os.environ.get("BRAIDMQ_CUTS", "24")) // 8)
 KILLS: Final = max(6, int(os.environ.get("BRAIDMQ_KILLS", "52")) // 8)
 SEED: Final = int(os.environ.get("BRAIDMQ_CHAOS_SEED", "1"))
 ROWS: Final = 20_000
@@ -64,9 +66,13 @@ class Driver:
         at = self.durable_id() + self.rng.randrange(2 * ROWS)
         writing = asyncio.create_task(self._write_on(address))
         await until(lambda: self.durable_id() >= at or writing.done())
-        await broker.end(signal.SIGKILL)
+        await self.strike(broker)
         with suppress(BraidError):
             await writing
+
+    async def strike(self, broker: Served) -> None:
+        """End the broker, as `kill -9` does."""
+        await broker.end(signal.SIGKILL)
 
     async def _write_on(self, address: str) -> None:
         while True:
@@ -96,7 +102,45 @@ def test_each_sink_row_is_stored_once_whenever_the_broker_is_killed(
     """Batches are complete and in order, and hold only rows from Spark."""
     driver = Driver(tmp_path)
     asyncio.run(killed_repeatedly(driver, KILLS))
-    table = columnar.read(tmp_path / "data", topics=["sunk"])
+    assert_each_row_once(driver)
+
+
+class CutDriver(Driver):
+    """Cuts the power of the broker's disk instead."""
+
+    def __init__(self, directory: Path, volume: Volume) -> None:
+        super().__init__(directory)
+        self._volume = volume
+        # A link: the ready file beside it is not synced, and a cut would leave it empty.
+        (volume.path / "data").mkdir()
+        (directory / "data").symlink_to(volume.path / "data")
+        volume.unmount()
+        volume.mount()
+
+    async def strike(self, broker: Served) -> None:
+        """Cut the power, then end the broker."""
+        self._volume.cut_power()
+        await broker.end(signal.SIGKILL)
+        self._volume.unmount()
+        self._volume.mount()
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.timeout(120 + 30 * CUTS)
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_each_sink_row_is_stored_once_whenever_the_power_is_cut(
+    tmp_path: Path, file_system: str
+) -> None:
+    """Stages, intents and rows are synced in that order; a repeated batch is found out."""
+    with Volume.at(tmp_path, file_system) as volume:
+        driver = CutDriver(tmp_path, volume)
+        asyncio.run(killed_repeatedly(driver, CUTS))
+        assert_each_row_once(driver)
+
+
+def assert_each_row_once(driver: Driver) -> None:
+    table = columnar.read(driver.directory / "data", topics=["sunk"])
     values = table.column("value").to_pylist()
 
     assert driver.cut_short >= 1

@@ -100,8 +100,12 @@ async def served(
     config: str = "",
     dev: bool = True,
     environment: dict[str, str] | None = None,
+    ulimit: str = "",
 ) -> AsyncIterator[Served]:
-    """Run a broker in *directory* on free ports; kill it at the end if it still runs."""
+    """Run a broker in *directory* on free ports; kill it at the end if it still runs.
+
+    *ulimit* are words for the shell's command of that name: `-n 500` bounds its open files.
+    """
     directory.mkdir(exist_ok=True)  # noqa: ASYNC240 - nothing else runs meanwhile
     (directory / "braidmq.toml").write_text(config)
     command = [
@@ -114,6 +118,8 @@ async def served(
         *("--ready-file", str(directory / "ready.json")),
         *flags,
     ]
+    if ulimit:
+        command = ["sh", "-c", f'ulimit {ulimit}; exec "$@"', "sh", *command]
     process = await asyncio.create_subprocess_exec(
         *command, stderr=asyncio.subprocess.PIPE, env={**os.environ, **(environment or {})}
     )

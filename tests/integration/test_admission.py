@@ -137,7 +137,7 @@ every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDisk:
     """The disk that the broker will use."""
     found = FakeDisk()
-    monkeypatch.setattr(daemon, "Disk", lambda _: found)
+    monkeypatch.setattr(daemon, "Disk", lambda _, spare: found)
     return found
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.served import served
+from braidmq.cli.main import main
+from tests.integration.served import refused, served
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,6 +32,29 @@ async def test_damage_found_over_http_is_reported_and_exits_with_65(
 
         assert segment.name in answer
         assert 65 == await broker.ended()
+
+
+async def test_the_oldest_segment_removed_by_hand_is_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Although a snapshot covers it: its messages are not acknowledged."""
+    config = "[wal]\nsegment_bytes = 65536\n"
+    async with served(tmp_path, config=config) as broker:
+        await broker.ready()
+        async with broker.peer() as peer:
+            await peer.subscribe("t")
+            for _ in range(3):
+                await peer.publish("t", 66_000 * b"x")
+        assert 0 == await broker.end()
+    assert list((tmp_path / "data" / "snapshot").glob("*.snap"))
+    oldest = min((tmp_path / "data" / "wal").glob("*.wal"))
+    oldest.unlink()
+    code, line = await refused(tmp_path, config=config)
+
+    assert 65 == code
+    assert f"{oldest.name} at offset 0, ids 1 to " in line
+    assert 65 == main(["wal", "verify", "--data-dir", str(tmp_path / "data")])
+    assert oldest.name in capsys.readouterr().out
 
 
 def _response(address: str, method: str, path: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from braidmq import columnar
 from braidmq.base.errors import NotAllowedError
+from braidmq.broker.authorize import Principal
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.failures import UnauthenticatedError, UnavailableError
 from braidmq.columnar.flight.requests import SinkKey
@@ -276,6 +277,9 @@ async def test_the_event_loop_answers_during_a_stream(tmp_path: Path) -> None:
         assert 60 == sum(map(len, await in_thread(list, batches)))
 
 
+OTHER: Final = Principal("other", publish=[], subscribe=[])
+
+
 def flight_of(broker: RunningBroker) -> FlightListener:
     (listener,) = (one for one in broker.daemon.status.listeners if one.strand == "flight")
     assert isinstance(listener, FlightListener)
@@ -293,12 +297,12 @@ async def test_the_event_loop_does_not_wait_for_flight_workers(tmp_path: Path) -
                 (flight.calls.scans, flight_calls.SCANS_MAX),
             ):
                 for _ in range(count):
-                    held.enter_context(places.one())
+                    held.enter_context(places.one(OTHER))
             waiting = [
                 asyncio.create_task(in_thread(read, endpoint, end=31)),
                 asyncio.create_task(in_thread(endpoint.cut, 1, 31)),
             ]
-            await until(lambda: len(flight) == 2)
+            await until(lambda: flight.calls.count == 2)
             async with connected(broker) as peer:
                 await peer.publish("t", b"y")
             assert [False, False] == [task.done() for task in waiting]

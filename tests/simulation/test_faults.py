@@ -7,7 +7,12 @@ from typing import Final
 
 import pytest
 
-from braidmq.base.errors import EXIT_IO_ERROR, LogFullError, LogPoisonedError
+from braidmq.base.errors import (
+    EXIT_IO_ERROR,
+    LogFullError,
+    LogPoisonedError,
+    LogReadError,
+)
 from braidmq.testing.clients import Publisher
 from braidmq.testing.disk import FakeDisk
 from braidmq.testing.ledger import ATTEMPT, CONNECT, SETTLE, Books, Event, Violation
@@ -18,6 +23,7 @@ STEPS: Final = 250
 """Enough to publish, acknowledge, rotate and take snapshots: about 200 operations."""
 
 SHARES: Final = 2
+SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 OPERATIONS_MAX: Final = 2000
 FULL: Final = Event(CONNECT, "the disk is full from here on")
 
@@ -74,10 +80,17 @@ def test_an_io_error_anywhere_stops_the_broker_and_loses_nothing(
     assert [] == [(nth, verdict) for nth, verdict in found if verdict]
 
 
+def ended_rightly(world: World) -> bool:
+    """Say whether the log's failure is final, and a failed read only where one can fail."""
+    reads = {"open", "pread", "size"}
+    may_be = {LogPoisonedError, LogReadError if reads & set(world.disk.failed) else None}
+    return type(world.failure) in may_be
+
+
 def after_io_error(world: World, seed: int) -> list[Violation]:
     """Return the violations after a restart and a power cut of a world whose log failed."""
-    assert (seed, LogPoisonedError) == (seed, type(world.failure))
-    assert EXIT_IO_ERROR == LogPoisonedError.exit_code
+    assert (seed, True) == (seed, ended_rightly(world))
+    assert EXIT_IO_ERROR == LogPoisonedError.exit_code == LogReadError.exit_code
     assert (seed, 0) == (seed, confirmed_after(world))
     left = (world.disk.kill(), world.disk.crash(Random(seed)))
     return [verdict for disk in left for verdict in survives(disk, world, seed)]
@@ -104,10 +117,36 @@ def after_no_space(world: World) -> list[Violation]:
     if world.failure is None:
         have_room(world)
     else:
-        assert LogPoisonedError is type(world.failure)
+        assert ended_rightly(world)
         assert confirmed_after(world) == 0
         world.restart(world.disk.kill())
     return world.drain()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", SCARCE, ids=errno.errorcode.get)
+@pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
+def test_a_lack_of_descriptors_or_memory_ends_nothing(error: int, forever: bool) -> None:
+    """At any operation the broker waits and goes on; only a failed sync is final."""
+    found = []
+    for nth in range(1, OPERATIONS_MAX, 7 if forever else 3):
+        world = World(SEED)
+        world.disk.fail("*", error, nth=nth, forever=forever)
+        world.run(STEPS)
+        failed = world.disk.failed
+        world.disk.heal()
+        if {"fsync", "fdatasync"} & set(failed):
+            found += after_io_error(world, nth)
+            continue
+        assert (nth, None) == (nth, world.failure)
+        have_room(world)
+        assert (nth, False) == (nth, world.engine.log_is_full)
+        found += world.drain()
+        if not failed:
+            break
+
+    assert nth > 50
+    assert [] == found
 
 
 def have_room(world: World) -> None:
@@ -184,6 +223,6 @@ def test_an_error_during_startup_is_reported_and_harms_nothing(error: int) -> No
 def starts(disk: FakeDisk, world: World) -> bool:
     try:
         World(1, disk=disk, clock=world.clock)
-    except (LogPoisonedError, LogFullError):
+    except (LogPoisonedError, LogReadError, LogFullError):
         return False
     return True

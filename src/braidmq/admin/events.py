@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import iso
 from braidmq.admin.metrics import MetricValues
+from braidmq.base import refusals
 from braidmq.broker.authorize import Principal
 
 STRANDS: Final = ("blip", "vibe", "qumbed", "http", "spark")
@@ -150,25 +151,35 @@ class Numbers:
         """Return the latest points, oldest first."""
         return list(self._points)
 
-    async def after(self, count: int) -> tuple[int, Point | None]:
+    def permissions_changed(self) -> None:
+        """Have every stream look whether its principal is gone."""
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+
+    async def after(
+        self, count: int, principal: Principal | None = None
+    ) -> tuple[int, Point | None]:
         """Wait for more than *count* points; return their number and the newest.
 
-        The point is None once the numbers have stopped.
+        The point is None once the numbers have stopped, or *principal* is gone.
         """
-        while self.count <= count and not self._is_over:
+
+        def is_over() -> bool:
+            return self._is_over or (principal is not None and principal.gone)
+
+        while self.count <= count and not is_over():
             await self._arrived.wait()
-        return self.count, None if self._is_over else self._points[-1]
+        return self.count, None if is_over() else self._points[-1]
 
     @keyed("GET /api/events", answer=Point, media=EVENT_STREAM)
-    async def get_events(self, request: Request, _principal: Principal) -> Response:
+    async def get_events(self, request: Request, principal: Principal) -> Response:
         """Stream live numbers: `history` first, then `numbers` each second."""
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
         if self._listening >= LISTENERS_MAX:
-            raise HTTPException(
-                503, f"too many event streams: {LISTENERS_MAX} are open; close one and retry"
-            )
-        return EventStream(self._events())
+            what = "too many event streams are open, close one and retry"
+            raise HTTPException(503, refusals.by_bound(what, LISTENERS_MAX, "at a time"))
+        return EventStream(self._events(principal))
 
     def take(self) -> Point:
         """Make a point from the changes since the previous one."""
@@ -216,13 +227,13 @@ class Numbers:
         self._arrived = asyncio.Event()
         return point
 
-    async def _events(self) -> AsyncGenerator[bytes]:
+    async def _events(self, principal: Principal) -> AsyncGenerator[bytes]:
         self._listening += 1
         try:
             count = self.count
             yield event("history", self.history())
             while True:
-                count, point = await self.after(count)
+                count, point = await self.after(count, principal)
                 if point is None:
                     return
                 yield event("numbers", point)

@@ -1,9 +1,13 @@
-"""API keys and users over HTTP: names and permissions, never a hash or a secret.
+"""API keys and users over HTTP: names, permissions and quotas, never a hash or a secret.
 
     GET /api/keys?after=&limit=&search=    {"keys": [...], "users": [...], "next", "total"}
+    GET /api/quotas?after=&limit=&search=  {"principals": [...], "next", "total"}
 
-For administrators. The list holds keys first, then users, each by name; `next` is `key:NAME`
-or `user:NAME`, and `total` counts both.
+Keys are for administrators; of quotas, other principals see their own. A principal that has no
+key and no user any more is listed as long as something is charged to it, without limits.
+
+The list of keys holds keys first, then users, each by name; `next` is `key:NAME` or
+`user:NAME`, and `total` counts both.
 """
 
 import asyncio
@@ -19,7 +23,18 @@ from braidmq.admin.http.paging import rows_on_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, iso
 from braidmq.admin.http.refusals import BadCursorError
 from braidmq.admin.http.requests import allow
-from braidmq.broker.authorize import ADMIN, Grant, Principal
+from braidmq.broker.authorize import ADMIN, Grant, Principal, authorize
+from braidmq.broker.broker import Broker
+from braidmq.broker.quotas import (
+    CURSORS,
+    DEFAULTS,
+    QUEUES,
+    SUBSCRIPTIONS,
+    TOPIC_NAME_BYTES,
+    TOPICS,
+    UNFINISHED_BYTES,
+    Quotas,
+)
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.access.users import Account
 from braidmq.server.engine.requests import FindEngine, running
@@ -69,6 +84,28 @@ class KeysPage(msgspec.Struct, frozen=True):
     total: int
 
 
+class QuotaUse(msgspec.Struct, frozen=True):
+    """How much of a quota is used, null if that is not counted; and its limit, null: none."""
+
+    used: int | None
+    limit: int | None
+
+
+class QuotasRow(msgspec.Struct, frozen=True):
+    """A principal, and its quotas by name."""
+
+    principal: str
+    quotas: dict[str, QuotaUse]
+
+
+class QuotasPage(msgspec.Struct, frozen=True):
+    """Principals by name, the next `after`, and how many match the search."""
+
+    principals: list[QuotasRow]
+    next: str | None
+    total: int
+
+
 class Keys:
     """The principals that may connect: API keys of the configuration, and users."""
 
@@ -106,6 +143,41 @@ class Keys:
             total,
         )
 
+    def quotas(self, *, after: str, limit: int, search: str, only: str = "") -> QuotasPage:
+        """Return the quotas of up to *limit* principals after *after*, or of *only* one.
+
+        Raises:
+            UnavailableError: The broker is still recovering.
+        """
+        engine = running(self._find_engine())
+        broker = engine.broker
+        known = {key.name: key.quotas for key in self._keys.principals()}
+        if engine.users is not None:
+            for user in engine.users.accounts():
+                principal = engine.users.find(user.name)
+                if principal is not None:
+                    known[user.name] = principal.quotas
+        charged = [one.name for one in broker.topics.accounts.all() if one.is_charged()]
+        wanted = search.casefold()
+        names = [
+            name
+            for name in sorted({*known, *charged} - {""})
+            if wanted in name.casefold() and only in {"", name}
+        ]
+        page = [name for name in names if name > after][: limit + 1]
+        rows = [_quotas_row(broker, name, known.get(name)) for name in page[:limit]]
+        return QuotasPage(rows, rows[-1].principal if len(page) > limit else None, len(names))
+
+    @keyed("GET /api/quotas", AFTER, LIMIT, SEARCH)
+    async def get_quotas(self, request: Request, principal: Principal) -> QuotasPage:
+        """List what principals use of their quotas; one's own, or all for an administrator."""
+        return self.quotas(
+            after=AFTER.of(request),
+            limit=LIMIT.of(request),
+            search=SEARCH.of(request),
+            only="" if authorize(principal, ADMIN, "") else principal.name,
+        )
+
     @keyed("GET /api/keys", AFTER, LIMIT, SEARCH)
     async def get_keys(self, request: Request, principal: Principal) -> KeysPage:
         """List names and permissions of keys and users; for administrators."""
@@ -113,6 +185,18 @@ class Keys:
         return await self.page(
             after=AFTER.of(request), limit=LIMIT.of(request), search=SEARCH.of(request)
         )
+
+
+def _quotas_row(broker: Broker, name: str, quotas: Quotas | None) -> QuotasRow:
+    account = broker.topics.accounts.of(name)
+    used: dict[str, int | None] = dict.fromkeys(DEFAULTS)
+    for quota in (TOPICS, TOPIC_NAME_BYTES, QUEUES, SUBSCRIPTIONS, UNFINISHED_BYTES):
+        used[quota] = account.used(quota)
+    used[CURSORS] = broker.cursors.count_of(name)
+    limits: dict[str, int | None] = dict.fromkeys(DEFAULTS)
+    if quotas is not None:
+        limits.update(quotas.limits())
+    return QuotasRow(name, {quota: QuotaUse(used[quota], limits[quota]) for quota in DEFAULTS})
 
 
 def _chosen(

@@ -128,6 +128,8 @@ class Wanted:
     from_id: int | None
     time_us: int | None
     limit: int
+    after_id: int = 0
+    """Messages up to it belong to a topic of the same name that was deleted."""
 
 
 class Messages:
@@ -154,7 +156,7 @@ class Messages:
             UnavailableError: The broker cannot read the log now.
         """
         found = self._topic(topic)
-        wanted = Wanted(found.raw, found.last_id, from_offset, time_us, limit)
+        wanted = Wanted(found.raw, found.last_id, from_offset, time_us, limit, found.began_id)
         read = newest_before if newest_first else oldest_from
         async with self._reading:
             return await self._log.read(read, wanted)
@@ -166,10 +168,10 @@ class Messages:
             UnknownTopicError, UnknownMessageError: It does not exist, or no longer.
             UnavailableError: The broker cannot read the log now.
         """
-        raw = self._topic(topic).raw
+        found = self._topic(topic)
         async with self._reading:
-            message = await self._log.read(_read, raw, offset)
-        if message is None:
+            message = await self._log.read(_read, found.raw, offset)
+        if message is None or offset <= found.began_id:
             raise UnknownMessageError
         return message
 
@@ -232,7 +234,7 @@ def oldest_from(wal: Wal, wanted: Wanted) -> MessagesPage:
     Raises:
         LogError: The log cannot be read.
     """
-    first_id = max(wanted.from_id or 1, wal.first_id)
+    first_id = max(wanted.from_id or 1, wal.first_id, wanted.after_id + 1)
     if wanted.time_us is not None:
         first_id = max(first_id, wal.first_at(wanted.time_us))
     after = first_id - 1
@@ -266,12 +268,13 @@ def newest_before(wal: Wal, wanted: Wanted) -> MessagesPage:
     messages: list[ShownMessage] = []
     reached_id = found.reached_id
     left_bytes = READ_BYTES_MAX
-    for at in range(0, len(found.ids), GROUP_MESSAGES):
+    ids = [one for one in found.ids if one > wanted.after_id]
+    for at in range(0, len(ids), GROUP_MESSAGES):
         # The index knew the sizes of payloads only; headers and names count as well.
         if left_bytes <= 0:
-            reached_id = found.ids[at - 1]
+            reached_id = ids[at - 1]
             break
-        group = found.ids[at : at + GROUP_MESSAGES]
+        group = ids[at : at + GROUP_MESSAGES]
         read = wal.read(
             group[-1] - 1,
             topic=topic,
@@ -283,7 +286,8 @@ def newest_before(wal: Wal, wanted: Wanted) -> MessagesPage:
         messages += [
             shown_message(one, record, topic) for one, record in reversed(read.records)
         ]
-    return MessagesPage(messages, reached_id if reached_id > wal.first_id else None)
+    oldest_id = max(wal.first_id, wanted.after_id + 1)
+    return MessagesPage(messages, reached_id if reached_id > oldest_id else None)
 
 
 def _read(wal: Wal, topic: bytes, offset: int) -> ShownMessage | None:

@@ -26,6 +26,7 @@ from starlette.responses import Response
 from braidmq.admin.http.endpoints import NO_KEY, Endpoint
 from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.base.histogram import Histogram
+from braidmq.base.printable import printable
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 """The version of the text format that every scraper reads."""
@@ -63,6 +64,9 @@ class MetricValues:
     )
     authentication_failures: Mapping[str, int] = _counter(
         "Keys and tokens that the broker did not accept.", label="strand"
+    )
+    quota_refusals: Mapping[str, int] = _counter(
+        "Requests refused because a principal had used up a quota.", label="quota"
     )
     quic_events: Mapping[str, int] = _counter(
         "Retry packets and stateless resets sent, datagrams the kernel had no room for, and "
@@ -112,6 +116,12 @@ class MetricValues:
     )
     dead_letters: int = _gauge("Dead letters waiting in their queues.")
     event_loop_lag_seconds: float = _gauge("Worst delay of the event loop in the last second.")
+    clock_alarms: int = _gauge(
+        "Alarms about the system's clock; /api/overview says which. 0 is good."
+    )
+    clock_ahead_seconds: float = _gauge(
+        "How far the system's clock is ahead of the broker's time; negative is behind."
+    )
     memory_used_bytes: int = _gauge("Memory held by messages and buffers.")
     memory_limit_bytes: int = _gauge("The limit on that memory, limits.max_memory_bytes.")
     wal_appends: int = _counter("Records written to the log.")
@@ -191,7 +201,7 @@ def _family(
     )
     if isinstance(value, Mapping):
         for label, number in sorted(value.items()):
-            family.add_metric([label], number)
+            family.add_metric([printable(label)], number)
     else:
         family.add_metric([], value)
     return family

@@ -29,13 +29,15 @@ class Build(msgspec.Struct, frozen=True):
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The broker at a glance; `backlog` counts messages that wait for a consumer.
 
-    `tls` names the listeners that accept TLS only.
+    `tls` names the listeners that accept TLS only. `alarms` are sentences about what an
+    operator should see to, while the broker works on.
     """
 
     version: str
     dev: bool
     ready: bool
     reason: str
+    alarms: list[str]
     started: str
     uptime_s: float
     fsync: str

@@ -19,9 +19,10 @@ from starlette.requests import Request
 
 from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.parameters import TOPIC
-from braidmq.admin.http.refusals import QueueFullError
+from braidmq.admin.http.refusals import OverQuotaError, QueueFullError
 from braidmq.admin.http.requests import BODY_BYTES_MAX, allow, body_of, is_small, shown
 from braidmq.admin.messages import PATH
+from braidmq.base import refusals
 from braidmq.base.limits import KIB, MESSAGE_BYTES_MAX, MIB, TOPIC_BYTES_MAX
 from braidmq.broker import admission
 from braidmq.broker.authorize import PUBLISH, Principal
@@ -29,7 +30,9 @@ from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.topics import (
     HEADER_BYTES_MAX,
     ORIGIN_HTTP,
+    TOO_MANY,
     Message,
+    Topic,
     encode_headers,
     is_brokers_header,
 )
@@ -111,19 +114,29 @@ class Publishing:
         self._large = asyncio.Semaphore(LARGE_AT_ONCE_MAX)
 
     async def publish(
-        self, topic: str, payload: bytes, *, headers: dict[str, str], qos: int, priority: int
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        headers: dict[str, str],
+        qos: int,
+        priority: int,
+        by: Principal | None = None,
     ) -> int | None:
         """Publish a message; return its offset once it is committed, None if it has none.
 
+        *by* publishes it, and is judged when it goes in: its body may have taken a while to
+        arrive, and its queue to have room. None is the broker itself.
+
         Raises:
+            HTTPException: 403, *by* may not publish there.
             QueueFullError: The queue is full.
+            OverQuotaError: *by* may make no more topics.
             UnavailableError: The broker cannot accept it now. If the log failed, the message
                 may be stored nevertheless.
         """
         engine = running(self._find_engine())
-        found = engine.broker.topics.get(topic)
-        if found is None:
-            raise UnavailableError("too many topics")
+        found = _topic_of(engine, topic, by)
         message = Message(found, qos, broker_body_of(found, payload))
         message.origin = ORIGIN_HTTP
         message.priority = priority
@@ -131,7 +144,7 @@ class Publishing:
         # broker had added.
         kept = {key: value for key, value in headers.items() if not is_brokers_header(key)}
         message.headers = encode_headers(kept)
-        given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""))
+        given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""), by)
         return await _told(engine, given)
 
     @keyed(f"POST {PATH}", TOPIC, body=_OnePayload, statuses=(201,), refusals=(409, 503))
@@ -142,26 +155,44 @@ class Publishing:
         if len(topic.encode()) > TOPIC_BYTES_MAX:
             raise HTTPException(400, f"a topic has at most {TOPIC_BYTES_MAX} bytes of UTF-8")
         if is_small(request):
-            return await self._take(request, topic)
+            return await self._take(request, topic, principal)
         async with self._large:
-            return await self._take(request, topic)
+            return await self._take(request, topic, principal)
 
-    async def _take(self, request: Request, topic: str) -> Published:
+    async def _take(self, request: Request, topic: str, principal: Principal) -> Published:
         body = await body_of(request, POST_BYTES_MAX)
         if len(body) <= BODY_BYTES_MAX:
             posted, payload = taken(body)
         else:
             posted, payload = await asyncio.to_thread(taken, body)
         offset = await self.publish(
-            topic, payload, headers=posted.headers, qos=posted.qos, priority=posted.priority
+            topic,
+            payload,
+            headers=posted.headers,
+            qos=posted.qos,
+            priority=posted.priority,
+            by=principal,
         )
         return Published(offset)
 
 
-async def _admitted(engine: Engine, message: Message, dedup_id: str) -> int:
+def _topic_of(engine: Engine, name: str, by: Principal | None) -> Topic:
+    topics = engine.broker.topics
+    found = topics.make(name, None) if by is None else topics.open(name, by)
+    if found is not None:
+        return found
+    if topics.refusal == TOO_MANY:
+        raise UnavailableError(TOO_MANY)
+    raise OverQuotaError(topics.refusal)
+
+
+async def _admitted(
+    engine: Engine, message: Message, dedup_id: str, by: Principal | None
+) -> int:
     """Wait for room, store the message or its dead letter, and return the id that it has.
 
     Raises:
+        HTTPException: 403, *by* may not publish it, or no longer.
         QueueFullError: The queue is full.
         UnavailableError: The broker cannot accept it now.
     """
@@ -171,6 +202,10 @@ async def _admitted(engine: Engine, message: Message, dedup_id: str) -> int:
     # Judged again after each wait: another publisher may have taken the room, or the broker
     # may have begun to drain.
     while True:
+        if message.topic.gone:  # deleted while this waited
+            raise UnavailableError("the topic was deleted; retry")
+        if by is not None:
+            allow(by, PUBLISH, message.topic.name)
         verdict = broker.admission.judge(message, dedup_id, engine.now_us())
         if verdict in {admission.GO, admission.REDIRECT}:
             return broker.accept(verdict, message, dedup_id, engine.now_us()).id
@@ -271,5 +306,6 @@ def payload_of(posted: Posted) -> bytes:
     except (binascii.Error, ValueError) as error:
         raise HTTPException(400, f"the payload cannot be decoded: {error}") from None
     if len(payload) > PAYLOAD_BYTES_MAX:
-        raise HTTPException(413, f"the payload is longer than {PAYLOAD_BYTES_MAX} bytes")
+        text = refusals.by_bound("the payload is too long", PAYLOAD_BYTES_MAX, "bytes")
+        raise HTTPException(413, text)
     return payload

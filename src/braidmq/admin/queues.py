@@ -23,7 +23,12 @@ from starlette.responses import Response
 from braidmq.admin.http.endpoints import answered, keyed
 from braidmq.admin.http.paging import name_bytes, page_after, ranked_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, Name, choice, iso
-from braidmq.admin.http.refusals import QueueExistsError, UnknownQueueError
+from braidmq.admin.http.refusals import (
+    ForbiddenNameError,
+    OverQuotaError,
+    QueueExistsError,
+    UnknownQueueError,
+)
 from braidmq.admin.http.requests import allow, body_of, name_in, object_of, shown
 from braidmq.broker import dead_letters
 from braidmq.broker.authorize import (
@@ -34,10 +39,12 @@ from braidmq.broker.authorize import (
     QUEUE_INFO,
     Principal,
     authorize,
+    lacks_for_letters,
 )
 from braidmq.broker.dead_letters import QUEUE_NAME_CHARACTERS_MAX
-from braidmq.broker.delivery.queue import Queue
-from braidmq.broker.delivery.queues import QUEUES_MAX
+from braidmq.broker.delivery.queue import QUEUES_MAX, TOO_MANY, Queue
+from braidmq.broker.quotas import Account
+from braidmq.broker.topics import Topic
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import FindEngine, UnavailableError, changing, running
 from braidmq.server.strands.vibe.queues import declared_policy, facts_of
@@ -181,11 +188,17 @@ class Queues:
         """
         return facts_of(_found(running(self._find_engine()), name))
 
-    async def create(self, name: str, options: QueueOptions) -> bool:
+    async def create(
+        self, name: str, options: QueueOptions, by: Principal | None = None
+    ) -> bool:
         """Declare a queue; return whether it is new.
+
+        *by* asks for it, and it counts towards the quotas of *by*; None is the broker.
 
         Raises:
             OptionError: An option is not valid for this queue.
+            ForbiddenNameError: *by* may not have its dead letters sent there.
+            OverQuotaError: *by* may make no more queues or topics.
             QueueExistsError: It exists with other options.
             UnavailableError: The broker cannot commit it now.
         """
@@ -194,16 +207,19 @@ class Queues:
         if options.dead_letter_name == dead_letters.queue_for(name):
             options.dead_letter_name = None  # the default, and not another option
         policy = declared_policy(name, options, queues.new_policy(name))
+        letters = policy.dead_letter_name
+        lacking = "" if by is None or not letters else lacks_for_letters(by, letters)
+        if lacking:
+            raise ForbiddenNameError(
+                f"deadLetterQueueName: this API key lacks the permission {lacking} on {letters}"
+            )
         queue = queues.by_name.get(name)
         is_new = queue is None
         if queue is None:
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
-            has_room = len(queues.by_name) < QUEUES_MAX
-            topic = engine.broker.topics.get(name) if has_room else None
-            if topic is None:
-                raise UnavailableError("too many queues")
-            queue = queues.declare(topic, policy, engine.now_us())
+            topic, owner = _topic_of_new(engine, name, by)
+            queue = queues.declare(topic, policy, engine.now_us(), owner)
         elif queue.policy.values() != policy.values():
             raise QueueExistsError
         # Also if it exists: another request may have just declared it, uncommitted so far.
@@ -269,7 +285,7 @@ class Queues:
             rule = "is not 1 to 256 letters, digits, hyphens, underscores and dots"
             raise HTTPException(400, f"name: {shown(name)} {rule}")
         try:
-            is_new = await self.create(name, read_options({}, body))
+            is_new = await self.create(name, read_options({}, body), principal)
         except OptionError as error:
             raise HTTPException(400, str(error)) from None
         return answered(as_json(self.facts(name)), 201 if is_new else 200)
@@ -336,6 +352,27 @@ def _chosen(names: Collection[str], visible: Callable[[str], bool]) -> list[str]
 def _still_there(queues: dict[str, Queue], names: Iterable[str]) -> list[Queue]:
     """Return the queues of these names that have not been deleted since they were chosen."""
     return [queues[name] for name in names if name in queues]
+
+
+def _topic_of_new(
+    engine: Engine, name: str, principal: Principal | None
+) -> tuple[Topic, Account | None]:
+    """Return the topic of a queue that is declared now, and to whom the queue is charged.
+
+    Raises:
+        OverQuotaError: *principal* may make no more queues or topics.
+        UnavailableError: The broker has too many.
+    """
+    topics = engine.broker.topics
+    owner = None if principal is None else topics.accounts.of(principal.name)
+    refusal = "" if principal is None else engine.broker.queues.refusal(name, principal)
+    if refusal and refusal != TOO_MANY:
+        raise OverQuotaError(refusal)
+    is_full = bool(refusal) or len(engine.broker.queues.by_name) >= QUEUES_MAX
+    topic = None if is_full else topics.make(name, owner)
+    if topic is None:
+        raise UnavailableError(TOO_MANY)
+    return topic, owner
 
 
 def _found(engine: Engine, name: str) -> Queue:

@@ -3,7 +3,8 @@
     POST /api/dead-letters/replay     {"queue", "count" or "offset"}: {"queue", "replayed"}
 
 A letter that waits within its lane's window is sent back from memory. One that lies deeper is
-read from the log, and the lane skips it later. A letter without a valid origin stays.
+read from the log, and the lane skips it later. A letter without a valid origin stays. A replay
+publishes: the key needs `publish` on the origin of each letter besides `admin`.
 """
 
 import asyncio
@@ -18,12 +19,14 @@ from starlette.requests import Request
 from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.refusals import (
     FanOutError,
+    ForbiddenNameError,
     LetterStaysError,
     UnknownLettersError,
     UnknownThingError,
 )
-from braidmq.admin.http.requests import allow, body_of, name_in, object_of
+from braidmq.admin.http.requests import allow, body_of, name_in, object_of, shown
 from braidmq.admin.log import Log
+from braidmq.base import refusals
 from braidmq.broker.authorize import PURGE_QUEUE, Principal
 from braidmq.broker.delivery import replays
 from braidmq.broker.delivery.dispatch import stored
@@ -48,7 +51,11 @@ _STAYS: Final = {
     replays.READING: "timed out reading the log",
     replays.HELD: "a consumer holds the letter now",
     replays.UNSENDABLE: "the letter has no valid origin to send it back to",
-    replays.CROWDED: "too many letters were replayed ahead of the oldest: replay those first",
+    replays.CROWDED: refusals.by_bound(
+        "too many letters were replayed ahead of the oldest, replay those first",
+        replays.AHEAD_RANGES_MAX,
+        "ranges",
+    ),
 }
 
 
@@ -85,8 +92,10 @@ class Replays:
         self._log = log
         self._replaying = asyncio.Lock()
 
-    async def replay(self, queue: str, count: int | None) -> int:
+    async def replay(self, queue: str, count: int | None, by: Principal | None = None) -> int:
         """Send the oldest *count* letters back, or all; return how many were sent.
+
+        *by* asks for it; None is the broker itself, which may publish anywhere.
 
         Letters without a valid origin stay. If the queue has consumers, letters that they
         acknowledge during the replay count as sent back.
@@ -94,6 +103,8 @@ class Replays:
         Raises:
             UnknownLettersError: It is not a dead-letter queue.
             FanOutError: Letters of a fan-out are not sent back.
+            ForbiddenNameError: *by* may not publish where a letter came from; those before
+                it were sent.
             UnavailableError: The broker cannot do it now; some letters may have been sent.
         """
         async with self._replaying:
@@ -107,7 +118,8 @@ class Replays:
                 return 0
             # What is settled from here on counts as sent back: nothing counts replays as such.
             settled = found.topic.message_count - found.unsettled()
-            engine.broker.queues.replays.replay(found, asked, engine.now_us())
+            order = replays.Order(by)
+            engine.broker.queues.replays.replay(found, asked, engine.now_us(), order)
             # A full log stops a replay half-way; the letters that are left stay.
             while _is_replaying(found):
                 if engine.broker.refusal:
@@ -116,27 +128,36 @@ class Replays:
                     lambda: not _is_replaying(found) or bool(engine.broker.refusal)
                 )
             await engine.waiters.committed(engine.broker.barrier())
-            return min(asked, found.topic.message_count - found.unsettled() - settled)
+            sent = min(asked, found.topic.message_count - found.unsettled() - settled)
+            if order.forbidden:
+                raise ForbiddenNameError(_forbidden(order, sent))
+            return sent
 
-    async def replay_one(self, queue: str, offset: int) -> None:
+    async def replay_one(self, queue: str, offset: int, by: Principal | None = None) -> None:
         """Send one letter back, committed.
 
         Raises:
             UnknownLettersError, UnknownThingError: There is no such queue, or letter in it.
             FanOutError, LetterStaysError: It cannot be sent back by itself.
+            ForbiddenNameError: *by* may not publish where it came from.
             UnavailableError: The broker cannot do it now.
         """
         async with self._replaying:
             engine = changing(self._find_engine())
             found = _letter_queue(engine, queue)
-            outcome = await self._sent(engine, found, offset)
+            order = replays.Order(by)
+            outcome = await self._sent(engine, found, offset, order)
+            if outcome == replays.FORBIDDEN:
+                raise ForbiddenNameError(_forbidden(order, 0))
             if outcome == replays.GONE:
                 raise UnknownThingError("no such letter")
             if outcome != replays.SENT:
                 raise LetterStaysError(_STAYS[outcome])
             await engine.waiters.committed(engine.broker.outgoing.last_id)
 
-    async def _sent(self, engine: Engine, queue: Queue, offset: int) -> int:
+    async def _sent(
+        self, engine: Engine, queue: Queue, offset: int, order: replays.Order
+    ) -> int:
         """Hand a letter's replay to the log as soon as possible; return how that went."""
         queues = engine.broker.queues
         read: tuple[Message, int] | None = None
@@ -148,14 +169,14 @@ class Replays:
             if engine.broker.refusal:
                 raise UnavailableError(engine.broker.refusal)
             # Asked again after each wait: by now a consumer may hold it, or have settled it.
-            outcome = queues.replays.replay_one(queue, offset, engine.now_us())
+            outcome = queues.replays.replay_one(queue, offset, engine.now_us(), order)
             if outcome == replays.FAR and read is None:
                 read = await self._log.read(read_letter, queue.topic, offset)
                 if read is None:
                     return replays.GONE
                 continue
             if outcome == replays.FAR and read is not None:
-                outcome = queues.replays.replay_ahead(queue, *read, engine.now_us())
+                outcome = queues.replays.replay_ahead(queue, *read, engine.now_us(), order)
             if outcome != replays.READING or loop.time() >= deadline:
                 return outcome
             # A busy lane asks for its next read in the turn in which this one comes back, and
@@ -173,11 +194,19 @@ class Replays:
         count = _whole(given, "count", REPLAY_COUNT_MAX)
         offset = _whole(given, "offset", SIGNED_MAX)
         if offset is None:
-            return Replayed(queue, await self.replay(queue, count))
+            return Replayed(queue, await self.replay(queue, count, principal))
         if count is not None:
             raise HTTPException(400, "give one of count and offset")
-        await self.replay_one(queue, offset)
+        await self.replay_one(queue, offset, principal)
         return Replayed(queue, replayed=1)
+
+
+def _forbidden(order: replays.Order, sent: int) -> str:
+    origin = shown(order.forbidden)
+    done = f"; {sent} before it were sent back" if sent else ""
+    return (
+        f"this API key lacks the permission publish on {origin}, where a letter came from{done}"
+    )
 
 
 def read_letter(wal: Wal, topic: Topic, offset: int) -> tuple[Message, int] | None:

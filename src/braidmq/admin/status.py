@@ -5,7 +5,6 @@ everything here copes with that. All of it is on the event loop.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -26,6 +25,7 @@ from braidmq.admin.metrics import MetricValues
 from braidmq.admin.overview import BrokerFacts, Overview, build
 from braidmq.admin.publishing import Publishing
 from braidmq.admin.queues import Queues
+from braidmq.admin.reloads import Reloads
 from braidmq.admin.replays import Replays
 from braidmq.admin.subscriptions import Subscriptions
 from braidmq.admin.topics import Topics
@@ -33,6 +33,7 @@ from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.config.config import Config
 from braidmq.server.cursors import Cursors
+from braidmq.server.engine.clock import BrokerClock
 from braidmq.server.engine.engine import Engine
 from braidmq.server.strands.listeners import Listener
 from braidmq.server.strands.qumbed.listener import QumbedListener
@@ -46,12 +47,12 @@ class Status:
     """One broker as the API sees it; the daemon sets engine, log and listeners at start."""
 
     def __init__(
-        self, config: Config, keys: KeyRing, files: Files, *, now_us: Callable[[], int]
+        self, config: Config, keys: KeyRing, files: Files, *, clock: BrokerClock
     ) -> None:
         self._config = config
         self._keys = keys
-        self._now_us = now_us
-        self._started_us = now_us()
+        self._clock = clock
+        self._started_us = clock.now_us()
         self._backlogs = Backlogs()
         self._http_failures = 0
         self.version = __version__
@@ -83,6 +84,7 @@ class Status:
         self.connections = Connections(lambda: self.listeners)
         self.subscriptions = Subscriptions(find_engine)
         self.keys = Keys(keys, find_engine)
+        self.reloads = Reloads()
 
     def principal(self, key: str) -> Principal | None:
         """Return the principal of an API key, or None; unknown keys are counted."""
@@ -104,6 +106,7 @@ class Status:
             dev=self.dev,
             ready=not reason,
             reason=reason,
+            alarms=self._clock.alarms,
             started=iso(self._started_us),
             uptime_s=max(0, self._now() - self._started_us) / _US_PER_S,
             fsync=self._config.wal.fsync,
@@ -140,6 +143,8 @@ class Status:
             recovery_seconds=self.recovery_seconds,
             authentication_failures={"http": self._http_failures},
             event_loop_lag_seconds=self.numbers.lag_seconds,
+            clock_alarms=len(self._clock.alarms),
+            clock_ahead_seconds=self._clock.wall_ahead_us / _US_PER_S,
         )
         values.connections = {listener.strand: len(listener) for listener in self.listeners}
         values.connections_refused = _refused(self.listeners)
@@ -148,7 +153,7 @@ class Status:
                 values.quic_events = listener.packet_events()
         if self.engine is not None:
             _fill_from_broker(values, self.engine)
-            backlog = self._backlogs.now(self.engine.broker, self._now())
+            backlog = self._backlogs.now(self.engine.broker)
             values.messages_waiting = backlog.waiting
             values.dead_letters = backlog.dead_letters
             values.expiration_heap_size = backlog.expiring
@@ -159,8 +164,7 @@ class Status:
         return values
 
     def _now(self) -> int:
-        # The engine's clock never starts before the newest record, so it may be ahead of ours.
-        return self._now_us() if self.engine is None else self.engine.now_us()
+        return self._clock.now_us()
 
 
 def _encrypted(config: Config) -> list[str]:
@@ -224,6 +228,7 @@ def _fill_from_broker(values: MetricValues, engine: Engine) -> None:
     values.acknowledgements_unknown = stats.unknown_acks
     values.subscriptions_ended = {"request": stats.unsubscribed, "lease": stats.leases_ended}
     values.messages_inflight = broker.in_flight_count()
+    values.quota_refusals = dict(broker.topics.accounts.refused)
     values.retry_heap_size = broker.retry_count()
     values.memory_used_bytes = broker.memory_bytes()
     values.wal_full = engine.log_is_full

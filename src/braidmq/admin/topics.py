@@ -1,13 +1,15 @@
-"""Topics over HTTP: listed, searched and sorted a page at a time, or one in detail.
+"""Topics over HTTP: listed, searched and sorted a page at a time, one in detail, or deleted.
 
     GET /api/topics?after=&limit=&search=&sort=    {"topics": [...], "next", "total"}
     GET /api/topics/{topic}                        one topic
+    DELETE /api/topics/{topic}?force=              {"name": name}
 
-A key sees the topics that it may publish to or read, an administrator sees all.
+A key sees the topics that it may publish to or read, an administrator sees and deletes all.
 """
 
 import asyncio
 import functools
+import heapq
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
@@ -18,20 +20,26 @@ from starlette.requests import Request
 from braidmq.admin.http.endpoints import keyed
 from braidmq.admin.http.paging import ranked_page, rows_on_page
 from braidmq.admin.http.parameters import AFTER, LIMIT, SEARCH, TOPIC, choice, iso
-from braidmq.admin.http.refusals import UnknownTopicError
+from braidmq.admin.http.refusals import TopicInUseError, UnknownTopicError
 from braidmq.admin.http.requests import allow
 from braidmq.admin.log import Log
+from braidmq.base.counts import counted
+from braidmq.broker import endings
 from braidmq.broker.authorize import ADMIN, PUBLISH, SUBSCRIBE, Principal, authorize
 from braidmq.broker.marks import SCHEMA_ID
 from braidmq.broker.records import Head
 from braidmq.broker.topics import Topic, decode_headers
-from braidmq.server.engine.requests import FindEngine, running
+from braidmq.server.engine.requests import FindEngine, changing, running
 from braidmq.wal.wal import Wal
 
 SORT: Final = choice(
     "sort",
     "Sort by name, by number of messages, or by newest message.",
     ("name", "messages", "last"),
+)
+
+FORCE: Final = choice(
+    "force", "Delete the topic's subscriptions too, instead of refusing.", ("false", "true")
 )
 
 Visible = Callable[[str], bool]
@@ -73,11 +81,28 @@ class TopicDetail(msgspec.Struct, frozen=True):
     last_timestamp: str | None
 
 
+SORTED_AT_ONCE: Final = 10_000
+"""Topics that are sorted in one go: some milliseconds."""
+
+
+class DeletedTopic(msgspec.Struct, frozen=True):
+    """The topic that was deleted."""
+
+    name: str
+
+
 class _Named:
     """Topics in order of their names, and the names in the form that a search compares."""
 
     def __init__(self, topics: list[Topic]) -> None:
-        self.topics = sorted(topics, key=_name)
+        # A sort lets no other thread run until it is done, the event loop's neither: so sort
+        # short pieces, and merge those.
+        pieces = [
+            topics[at : at + SORTED_AT_ONCE] for at in range(0, len(topics), SORTED_AT_ONCE)
+        ]
+        self.topics = list(
+            heapq.merge(*(sorted(piece, key=_name) for piece in pieces), key=_name)
+        )
         self.names = [topic.name for topic in self.topics]
         self.folded = [name.casefold() for name in self.names]
 
@@ -86,13 +111,14 @@ class Topics:
     """The broker's topics.
 
     A broker may have a million of them, so sorting and searching is done on a thread. The
-    broker never forgets a topic: the sorted names are valid until there are more.
+    sorted names are valid until one is made or removed.
     """
 
     def __init__(self, find_engine: FindEngine, log: Log) -> None:
         self._find_engine = find_engine
         self._log = log
         self._named = _Named([])
+        self._changes = 0  # of the topics when they were sorted
 
     async def page(
         self, *, after: str, limit: int, search: str, sort: str, visible: Visible | None
@@ -104,7 +130,8 @@ class Topics:
             UnavailableError: The broker is still recovering.
         """
         topics = running(self._find_engine()).broker.topics
-        if len(topics) != len(self._named.names):
+        if topics.changes != self._changes:
+            self._changes = topics.changes
             self._named = await asyncio.to_thread(_Named, topics.all())
         # The usual page is a slice of the sorted names, which is not worth a thread.
         if sort == "name" and not search and visible is None:
@@ -132,7 +159,7 @@ class Topics:
         # Taken before the log is read: the topic may grow while the thread reads.
         row = _row(topic)
         is_queue = topic.queue is not None
-        first, newest = await self._log.read(_ends, topic.raw, topic.last_id)
+        first, newest = await self._log.read(_ends, topic.raw, topic.began_id, topic.last_id)
         schema, timestamp = None, None
         if newest is not None:
             head = Head(newest)
@@ -149,6 +176,39 @@ class Topics:
             schema,
             timestamp,
         )
+
+    async def delete(self, name: str, *, force: bool) -> None:
+        """Delete a topic; with *force* its subscriptions too.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            TopicInUseError: It has a queue, or it has subscriptions and *force* is not set.
+            UnavailableError: The broker cannot commit it now.
+        """
+        engine = changing(self._find_engine())
+        broker = engine.broker
+        topic = broker.topics.find(name)
+        if topic is None:
+            raise UnknownTopicError
+        if topic.queue is not None:
+            raise TopicInUseError("the topic is a queue: delete the queue first")
+        readers = len(topic.subscriptions) + len(topic.followers)
+        if readers and not force:
+            has = counted(readers, "subscription")
+            raise TopicInUseError(f"the topic has {has}; with force=true they end, too")
+        if endings.is_awaited(broker, topic):
+            raise TopicInUseError("the topic is being subscribed to right now; retry")
+        record_id = endings.end_topic(broker, topic)
+        engine.uncache_topics()
+        await engine.waiters.committed(record_id, lasts=True)
+
+    @keyed("DELETE /api/topics/{topic}", TOPIC, FORCE, refusals=(404, 409, 503))
+    async def delete_topic(self, request: Request, principal: Principal) -> DeletedTopic:
+        """Delete a topic; for administrators."""
+        allow(principal, ADMIN, "")
+        name = request.path_params["topic"]
+        await self.delete(name, force=FORCE.of(request) == "true")
+        return DeletedTopic(name)
 
     @keyed("GET /api/topics", AFTER, LIMIT, SEARCH, SORT)
     async def get_topics(self, request: Request, principal: Principal) -> TopicsPage:
@@ -182,13 +242,15 @@ def may_see(principal: Principal, topic: str) -> bool:
     return any(authorize(principal, kind, topic) for kind in (ADMIN, SUBSCRIBE, PUBLISH))
 
 
-def _ends(wal: Wal, topic: bytes, last_id: int) -> tuple[int | None, bytes | None]:
+def _ends(
+    wal: Wal, topic: bytes, began_id: int, last_id: int
+) -> tuple[int | None, bytes | None]:
     """Return the offset of a topic's first message and the record of its last; on a thread."""
     if last_id < wal.first_id:
         return None, None
     oldest, newest = (
         wal.read(after, topic=topic, up_to=last_id, count_max=1, bytes_max=1).records
-        for after in (0, last_id - 1)
+        for after in (began_id, last_id - 1)
     )
     return oldest[0][0] if oldest else None, newest[0][1] if newest else None
 

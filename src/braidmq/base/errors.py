@@ -13,7 +13,9 @@
     |-- CursorError            a cursor is unknown, or cannot be opened or moved
     `-- LogError
         |-- LogFullError       no room on the disk; the log is intact
+        |   `-- LogScarceError no descriptor or memory; the log is intact
         |-- LogPoisonedError   a write or fsync failed; final            exit 74
+        |-- LogReadError       the disk does not return committed data   exit 74
         |-- DamagedLogError    committed data cannot be read             exit 65
         `-- UnknownRecordError a record of a type this version does not know
 
@@ -28,6 +30,9 @@ EXIT_DAMAGED_LOG: Final = 65
 EXIT_ADDRESS_IN_USE: Final = 69
 EXIT_IO_ERROR: Final = 74
 EXIT_DATA_DIR_IN_USE: Final = 75
+
+NO_SPACE: Final = "no space left on the log's disk; whoever runs the broker can make room"
+"""The limit is the disk, and a client cannot raise it."""
 
 
 class BraidError(Exception):
@@ -77,6 +82,10 @@ class NotAllowedError(BraidError):
         self.name = name
 
 
+class QuotaError(BraidError):
+    """A quota of the principal is used up; the text names it and who may raise it."""
+
+
 class RefusedRowError(BraidError):
     """A row of a stage is not a valid message; rows are counted from 0."""
 
@@ -121,8 +130,24 @@ class LogError(BraidError):
 class LogFullError(LogError):
     """The disk is full. The log is intact, and publishing can resume once there is room."""
 
-    def __init__(self, reason: str = "no space left on the log's disk") -> None:
+    def __init__(self, reason: str = NO_SPACE) -> None:
         super().__init__(reason)
+
+
+class LogScarceError(LogFullError):
+    """The system had no descriptor or no memory to spare. Nothing was done; it is retried.
+
+    To whoever waits for the log it is what a full disk is: the log is intact, it refuses for
+    the moment, and goes on by itself.
+    """
+
+    def __init__(self, operation: str, reason: str) -> None:
+        super().__init__(
+            f"{operation}: {reason}; the log tries again: "
+            "raise the limit of open files (ulimit -n), or give the machine more memory"
+        )
+        self.operation = operation
+        self.reason = reason
 
 
 class LogPoisonedError(LogError):
@@ -135,6 +160,22 @@ class LogPoisonedError(LogError):
     def __init__(self, operation: str, reason: str) -> None:
         super().__init__(f"log poisoned: {operation} failed: {reason}")
         self.operation = operation
+        self.reason = reason
+
+
+class LogReadError(LogError):
+    """The disk failed to return bytes of the log; nothing is known to be wrong with them.
+
+    Unlike damage this may pass: with a loose cable, a controller, a network disk. So it never
+    comes with the advice to give anything up.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"reading {path} failed: {reason}; check the disk and the kernel's log, "
+            "then start the broker again"
+        )
+        self.path = path
         self.reason = reason
 
 

@@ -12,16 +12,31 @@ it was written for. The default is no permission.
     list queues    admin, or a pattern of either kind      any grant for the name
     create, delete and purge a queue
                    admin                                   a grant of it
+    name another queue for dead letters
+                   admin, and a `publish` pattern          grants of create and of publish
+    replay dead letters
+                   admin, and a `publish` pattern for      never
+                   where each letter came from
     admin          admin                                   never
 
-A user is checked at every command and every delivery, and all its sessions share one principal:
-a change to it takes effect at once, everywhere. The permissions of an API key change only with
-a restart. Blip and Qumbed check them when a subscription is made, not each time it is used, and
-a Blip subscription outlives a restart.
+A declaration is judged for every name that it leads to, and once: the queue of its dead
+letters must be one that the declarer could have created and could publish to itself, because
+letters go there in its name and lift the limits of what is there. The default, `dlq.` and the
+queue's name, belongs to the queue and needs nothing more. A declaration stands when its
+declarer loses the permission, as the queue itself does: to stop dead letters then would be to
+lose messages.
+
+All sessions of a user or key share one principal, and a change to it takes effect at once,
+everywhere: Vibe compares its version at every command and delivery; on Blip and Qumbed the
+connections are told (`Connection.permissions_changed`), so that nothing is compared for each
+message. A Blip subscription outlives its connections and the broker, and is judged again when a
+connection uses it for the first time.
 """
 
 from collections.abc import Set as AbstractSet
 from typing import Final
+
+from braidmq.broker.quotas import Quotas
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
@@ -62,7 +77,7 @@ class Principal:
     """The authenticated caller: a name, and the patterns of what it may do.
 
     API keys have `publish`, `subscribe` and `admin`; users have `grants`, and are `gone` once
-    they are deleted.
+    they are deleted. Both have `quotas`: how much of what is shared they may hold.
     """
 
     def __init__(
@@ -73,12 +88,14 @@ class Principal:
         subscribe: list[str],
         admin: bool = False,
         grants: list[Grant] | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self.name: str = name
         self.publish: list[str] = publish
         self.subscribe: list[str] = subscribe
         self.admin: bool = admin
         self.grants: list[Grant] = [] if grants is None else grants
+        self.quotas: Quotas = Quotas() if quotas is None else quotas
         self.gone: bool = False
         self.version: int = 0  # grows with every change: decisions for an older one are void
 
@@ -101,6 +118,14 @@ def authorize(principal: Principal, operation: str, name: str) -> bool:
         return _sees(principal, name) or _has_any_grant(principal, name)
     assert operation in {CREATE_QUEUE, DELETE_QUEUE, PURGE_QUEUE}, operation
     return principal.admin or _is_granted(principal, operation, name)
+
+
+def lacks_for_letters(principal: Principal, name: str) -> str:
+    """Return what *principal* lacks to have dead letters sent to the queue *name*, or ""."""
+    for operation in (CREATE_QUEUE, PUBLISH):
+        if not authorize(principal, operation, name):
+            return operation
+    return ""
 
 
 def is_pattern(pattern: str) -> bool:

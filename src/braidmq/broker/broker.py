@@ -34,10 +34,13 @@ from braidmq.broker.outgoing import (
     LeaseOver,
     Outgoing,
     Started,
+    TopicEnded,
+    topic_of,
 )
 from braidmq.broker.settings import Settings
 from braidmq.broker.sinks import Sinks
 from braidmq.broker.stats import Stats
+from braidmq.broker.times import Times
 from braidmq.broker.topics import Message, Pending, Topic, Topics
 
 DELIVERED: Final = 1
@@ -49,6 +52,12 @@ UNKNOWN: Final = 4
 MAINTENANCE_US: Final = 1_000_000
 """How often the broker looks for leases and waiting messages that have expired."""
 
+MAINTENANCE_ROWS_MAX: Final = 5_000
+"""Subscriptions and channels of queues that one turn looks at; the rest follows soon."""
+
+MAINTENANCE_PAUSE_US: Final = 5_000
+"""Between two turns of one round."""
+
 
 class Broker:
     """Topics, subscriptions and what is on its way between them and the log."""
@@ -58,8 +67,11 @@ class Broker:
         self.stats: Stats = Stats()
         self.topics: Topics = Topics()
         self.outgoing: Outgoing = Outgoing()
+        self.times: Times = Times(self.outgoing)
         self.dedup: DedupWindow = DedupWindow(settings.dedup_window_us)
-        self.dispatch: Dispatch = Dispatch(settings, self.topics, self.outgoing, self.stats)
+        self.dispatch: Dispatch = Dispatch(
+            settings, self.topics, self.outgoing, self.stats, self.times
+        )
         self.subscriptions: Subscriptions = self.dispatch.subscriptions
         self.followers: Followers = self.dispatch.followers
         self.queues: Queues = self.dispatch.queues
@@ -70,7 +82,6 @@ class Broker:
         self.sinks: Sinks = Sinks(settings, self.topics, self.outgoing, self.admission)
         self.committed_id: int = NO_ID
         self.maintenance_us: int = 0  # when maintenance is due next
-        self.latest_us: int = 0  # the newest timestamp that recovery has read
 
     @property
     def refusal(self) -> str:
@@ -90,7 +101,8 @@ class Broker:
         if dedup_id:
             # Under the topic that the publisher named, wherever a letter went: a repeat names
             # that topic again.
-            self.dedup.remember(message.topic.name, dedup_id, given, now_us)
+            owner = message.topic.owner_id()
+            self.dedup.remember(message.topic.name, dedup_id, given, now_us, owner)
         return stored
 
     def publish(self, message: Message, now_us: int) -> int:
@@ -113,7 +125,9 @@ class Broker:
             return NO_ID
         message.timestamp_us = now_us
         outgoing = self.outgoing
-        if message.headers:
+        if message.topic.unrecorded:
+            record = records.encode_first_message(message, message.topic.claim())
+        elif message.headers:
             record = records.encode_message(message)
         else:
             record = outgoing.encoder.encode_plain(message, now_us)
@@ -163,6 +177,8 @@ class Broker:
         """Hand the consumer one message, if there is one: DELIVERED, EMPTY or WAIT."""
         subscription = consumer.subscription
         subscription.last_used_us = now_us
+        if subscription.position.aside:
+            self.subscriptions.polled(subscription)
         if self.dispatch.pushing.hand_out(subscription, consumer, correlation_id, now_us):
             return DELIVERED
         if not subscription.position.reading:
@@ -183,6 +199,9 @@ class Broker:
             subscription.consumers.append(consumer)
         consumer.credit += count
         consumer.correlation_id = correlation_id
+        subscription.position.window = subscription.rules.window
+        if subscription.position.aside:
+            self.subscriptions.wake(subscription)
         self.subscriptions.pump(subscription, now_us)
 
     def acknowledge(self, consumer: Consumer, tag: int, now_us: int) -> int:
@@ -212,6 +231,8 @@ class Broker:
         """Push to a peer that has room again."""
         for consumer in list(peer.consumers.values()):
             if consumer.credit > 0:
+                if consumer.subscription.position.aside:
+                    self.subscriptions.wake(consumer.subscription)
                 self.subscriptions.pump(consumer.subscription, now_us)
         for joined in list(peer.queue_consumers.values()):
             self.queues.pump(joined.queue, now_us)
@@ -305,10 +326,11 @@ class Broker:
         """
         # Set first: messages that are given back below may have no attempts left, and must not
         # become dead letters while the log takes no records.
-        self.dispatch.settling.log_refuses = True
+        self.refuse(reason)
         taken = self.outgoing.take_back(from_id)
         self.stats.refused -= self.sinks.take_back(from_id)  # rows are retried, not reported
         self.cursors.take_back(taken)
+        self.times.take_back(taken, now_us)
         refused = self._take_back(taken, now_us)
         for item in reversed(taken):  # so that each is merged with what came after it
             if isinstance(item, Advanced):
@@ -320,12 +342,19 @@ class Broker:
                 self.outgoing.add(again, record)
             elif isinstance(item, Deleted):
                 self.outgoing.add(Deleted(item.queue_id), records.encode_delete(item.queue_id))
+            elif isinstance(item, TopicEnded):
+                again_id = self.outgoing.add(item, records.encode_end_topic(item.name))
+                self.topics.ended_id = again_id
         for item in taken:
             if isinstance(item, Buried):
                 # A message whose dead letter was refused is handed out again.
                 self.dispatch.pump(item.entry.channel, now_us)
-        self.admission.log_refuses(reason)
         return refused
+
+    def refuse(self, reason: str) -> None:
+        """Take no durable publish, and make no dead letter: the log has no room."""
+        self.dispatch.settling.log_refuses = True
+        self.admission.log_refuses(reason)
 
     def accept_again(self) -> None:
         """Take durable publishes again: the log has room."""
@@ -372,8 +401,9 @@ class Broker:
         if effects.progress_due_us <= now_us and effects.is_dirty():
             self._advance()
         if self.maintenance_us <= now_us:
-            self.maintenance_us = now_us + MAINTENANCE_US
-            self._maintain(now_us)
+            # With very many subscriptions or queues a round takes several turns.
+            is_done = self._maintain(now_us)
+            self.maintenance_us = now_us + (MAINTENANCE_US if is_done else MAINTENANCE_PAUSE_US)
 
     # What an operator sees.
 
@@ -426,9 +456,11 @@ class Broker:
             if isinstance(item, Message):
                 self.outgoing.bytes -= len(item.body)
                 self.admission.taken_back(item)
+                item.topic.unrecorded = item.topic.owner is not None
                 refused.append(item)
             elif isinstance(item, Started):
                 refused.append(item)
+                self.subscriptions.drop(item.subscription)
             elif isinstance(item, Followed):
                 refused.append(item)
                 self.followers.drop(item.follower)
@@ -436,6 +468,7 @@ class Broker:
                 self.outgoing.bytes -= len(item.letter.body)
                 self.dispatch.settling.unbury(item, now_us)
             elif isinstance(item, Declared) and item.queue.topic.queue is item.queue:
+                item.queue.topic.unrecorded = item.queue.topic.owner is not None
                 self.queues.end(item.queue)
         return refused
 
@@ -454,11 +487,14 @@ class Broker:
                 effects.dirty_followers[channel_id] = follower
                 effects.acknowledged = True
 
-    def _maintain(self, now_us: int) -> None:
+    def _maintain(self, now_us: int) -> bool:
         self.dedup.expire(now_us)
-        self.queues.drop_expired(now_us)
-        self.queues.unblock()  # what has expired may have made room
-        self.subscriptions.drop_expired(now_us)
-        self.subscriptions.end_overdue(now_us, may_end=not self.refusal)
+        if not self.dispatch.maintain(now_us, MAINTENANCE_ROWS_MAX, may_end=not self.refusal):
+            return False
         if not self.refusal:
             self.followers.end_overdue(now_us)
+        idle = self.topics.idle(now_us)
+        if idle:
+            # A message or a subscription on its way to the log needs its topic.
+            self.topics.forget(idle, {topic_of(item) for item in self.outgoing.pending()})
+        return True

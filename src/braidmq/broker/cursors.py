@@ -61,6 +61,10 @@ class Cursors:
         """Return every cursor, oldest first."""
         return list(self._by_name.values())
 
+    def count_of(self, principal: str) -> int:
+        """Return how many cursors belong to *principal*."""
+        return sum(1 for cursor in self._by_name.values() if cursor.principal == principal)
+
     def create(self, name: str, principal: str, start: int) -> Cursor:
         """Make a cursor at *start*; it is durable once its record is committed."""
         assert name not in self._by_name

@@ -1,8 +1,16 @@
-"""Dedup: message ids chosen by publishers, remembered so that a repeat is not stored again."""
+"""Dedup: message ids chosen by publishers, remembered so that a repeat is not stored again.
+
+An id is remembered for its topic, for the length of the window. The broker has room for
+`IDS_MAX` of them. While there is room, each topic may use all of it. When there is none, the
+owner of topics that holds the most loses one (about: sizes are compared by powers of two), of
+its topics the one that holds the most, and there the oldest. So a principal that sends a
+million ids loses its own early, and not those of others, however many topics it spreads them
+over; and within its topics those of the busiest.
+"""
 
 import hashlib
 from collections import deque
-from typing import Final
+from typing import Final, final
 
 from braidmq.broker.dead_letters import QUEUE_HEADER
 from braidmq.broker.topics import ORIGIN_SPARK, Message, decode_headers
@@ -14,46 +22,140 @@ NEW: Final = -1
 """The answer for an unknown id; 0 is the id of every memory-only message."""
 
 IDS_MAX: Final = 1_000_000
-"""Ids that are remembered at most; above it the oldest are forgotten early."""
+"""Ids that are remembered at most; above it some are forgotten early."""
 
 _ID_CHARACTERS_MAX: Final = 64
 """A longer id is remembered by its hash."""
 
 
+class _Sized:
+    """A part that ids are counted of: a topic, or all topics of one owner."""
+
+    def __init__(self) -> None:
+        self.size: int = 0
+        self.place: int = 0  # in its row
+
+
+class _BySize:
+    """Parts in rows of about the same size: each row's are up to twice as large as the last's.
+
+    So one of the largest is found, and a part moved, without looking at the others.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[list[_Sized]] = []
+
+    def grow(self, part: _Sized, count: int) -> None:
+        """Change the size of a part."""
+        before = part.size.bit_length()
+        part.size += count
+        after = part.size.bit_length()
+        if before == after:
+            return
+        if before:
+            row = self._rows[before]
+            last = row.pop()
+            if last is not part:
+                row[part.place] = last
+                last.place = part.place
+        if after:
+            while len(self._rows) <= after:
+                self._rows.append([])
+            part.place = len(self._rows[after])
+            self._rows[after].append(part)
+
+    def largest(self) -> _Sized:
+        """Return one of the largest; there must be one that is not empty."""
+        row = self._rows[-1]
+        while not row:
+            self._rows.pop()
+            row = self._rows[-1]
+        return row[-1]
+
+
+@final
+class _Owner(_Sized):
+    """The topics of one owner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topics: _BySize = _BySize()
+
+
+@final
+class _TopicIds(_Sized):
+    """The ids of one topic."""
+
+    def __init__(self, name: str, owner: _Owner) -> None:
+        super().__init__()
+        self.name: str = name
+        self.owner: _Owner = owner
+        self.ids: dict[str, tuple[int, int]] = {}  # message id, when
+        # Oldest first. It also keeps the ids of refused publishes, which `ids` does not: its
+        # length is the size.
+        self.order: deque[tuple[int, str]] = deque()
+        self.is_due: bool = False  # it waits to be looked at by `expire`
+
+
 class DedupWindow:
     """The (topic, dedup id) pairs of the window, each with the id its message got."""
 
-    def __init__(self, window_us: int) -> None:
+    def __init__(self, window_us: int, room: int = IDS_MAX) -> None:
         self._window_us: int = window_us
-        self._ids: dict[tuple[str, str], tuple[int, int]] = {}  # message id, when
-        self._order: deque[tuple[int, str, str]] = deque()
+        self._room: int = room
+        self._topics: dict[str, _TopicIds] = {}
+        self._owners: dict[bytes, _Owner] = {}
+        self._by_size: _BySize = _BySize()
+        self._size: int = 0
+        self._due: deque[tuple[int, _TopicIds]] = deque()  # by when each held its oldest id
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return sum(len(topic.ids) for topic in self._topics.values())
 
     def find(self, topic: str, dedup_id: str, now_us: int) -> int:
         """Return the id under which the message was accepted, or NEW."""
         self.expire(now_us)
-        known = self._ids.get((topic, _short(dedup_id)))
-        return NEW if known is None else known[0]
+        found = self._topics.get(topic)
+        known = None if found is None else found.ids.get(_short(dedup_id))
+        if known is None or known[1] + self._window_us <= now_us:
+            return NEW
+        return known[0]
 
-    def remember(self, topic: str, dedup_id: str, message_id: int, now_us: int) -> None:
-        """Note that a message was accepted under *message_id*."""
-        self.restore((now_us, topic, _short(dedup_id), message_id))
+    def remember(
+        self, topic: str, dedup_id: str, message_id: int, now_us: int, owner: bytes = b""
+    ) -> None:
+        """Note that a message was accepted under *message_id*; *owner* is the topic's."""
+        self.restore((now_us, topic, _short(dedup_id), message_id), owner)
 
-    def restore(self, row: tuple[int, str, str, int]) -> None:
+    def restore(self, row: tuple[int, str, str, int], owner: bytes = b"") -> None:
         """Restore one of :meth:`rows`; its id is short already."""
-        now_us, topic, dedup_id, message_id = row
-        # `_order` also keeps the ids of refused publishes, which `_ids` does not: bound the
-        # longer one.
-        if len(self._order) >= IDS_MAX:
-            self._forget_oldest()
-        self._order.append((now_us, topic, dedup_id))
-        self._ids[(topic, dedup_id)] = (message_id, now_us)
+        now_us, name, dedup_id, message_id = row
+        if self._size >= self._room:
+            self._make_room()
+        topic = self._topics.get(name)
+        if topic is None:
+            if owner not in self._owners:
+                self._owners[owner] = _Owner()
+            topic = _TopicIds(name, self._owners[owner])
+            self._topics[name] = topic
+        if not topic.is_due:
+            topic.is_due = True
+            self._due.append((now_us, topic))
+        topic.order.append((now_us, dedup_id))
+        topic.ids[dedup_id] = (message_id, now_us)
+        self._grow(topic, 1)
 
     def forget(self, topic: str, dedup_id: str) -> None:
         """Forget a refused message, so that its repeat is accepted."""
-        self._ids.pop((topic, _short(dedup_id)), None)
+        found = self._topics.get(topic)
+        if found is not None:
+            found.ids.pop(_short(dedup_id), None)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget the ids of a topic that is deleted."""
+        found = self._topics.get(topic)
+        if found is not None:
+            found.ids.clear()
 
     def forget_message(self, message: Message) -> None:
         """Forget a refused message, if its publisher gave it an id.
@@ -69,25 +171,79 @@ class DedupWindow:
 
     def expire(self, now_us: int) -> None:
         """Forget what is older than the window."""
-        order = self._order
-        while order and order[0][0] + self._window_us <= now_us:
-            self._forget_oldest()
+        due = self._due
+        while due and due[0][0] + self._window_us <= now_us:
+            _, topic = due.popleft()
+            order = topic.order
+            while order and order[0][0] + self._window_us <= now_us:
+                self._forget_oldest(topic)
+            if order:
+                # Behind topics whose oldest id is newer: it is looked at later than its next id
+                # expires, by one window at most. `find` does not rely on it.
+                due.append((order[0][0], topic))
+            else:
+                topic.is_due = False
+                del self._topics[topic.name]
+
+    def move(self, by_us: int) -> None:
+        """Move everything that is remembered in time, because the clock was wrong."""
+        for topic in self._topics.values():
+            topic.order = deque([(at_us + by_us, given) for at_us, given in topic.order])
+            topic.ids = {
+                given: (message_id, at_us + by_us)
+                for given, (message_id, at_us) in topic.ids.items()
+            }
+        self._due = deque([(at_us + by_us, topic) for at_us, topic in self._due])
 
     def rows(self) -> list[tuple[int, str, str, int]]:
         """Return what :meth:`restore` needs to build this window again, row by row."""
         rows: list[tuple[int, str, str, int]] = []
-        for at_us, topic, dedup_id in self._order:
-            known = self._ids.get((topic, dedup_id))
-            if known is not None and known[1] == at_us:
-                rows.append((at_us, topic, dedup_id, known[0]))
+        for name in self.names():
+            rows += self.rows_of(name, self.order_of(name))
         return rows
 
-    def _forget_oldest(self) -> None:
-        at_us, topic, dedup_id = self._order.popleft()
-        known = self._ids.get((topic, dedup_id))
+    def names(self) -> list[str]:
+        """Return the topics that have ids."""
+        return list(self._topics)
+
+    def order_of(self, name: str) -> list[tuple[int, str]]:
+        """Return the ids of a topic in the order in which they came, for :meth:`rows_of`."""
+        topic = self._topics.get(name)
+        return [] if topic is None else list(topic.order)
+
+    def rows_of(
+        self, name: str, order: list[tuple[int, str]]
+    ) -> list[tuple[int, str, str, int]]:
+        """Return the rows of a part of a topic's order."""
+        rows: list[tuple[int, str, str, int]] = []
+        topic = self._topics.get(name)
+        if topic is not None:
+            for at_us, dedup_id in order:
+                known = topic.ids.get(dedup_id)
+                if known is not None and known[1] == at_us:
+                    rows.append((at_us, name, dedup_id, known[0]))
+        return rows
+
+    def _make_room(self) -> None:
+        owner = self._by_size.largest()
+        assert isinstance(owner, _Owner)
+        topic = owner.topics.largest()
+        assert isinstance(topic, _TopicIds)
+        self._forget_oldest(topic)
+
+    def _forget_oldest(self, topic: _TopicIds) -> None:
+        at_us, dedup_id = topic.order.popleft()
+        known = topic.ids.get(dedup_id)
         # If it was refused once and accepted later, only the later entry counts.
         if known is not None and known[1] == at_us:
-            del self._ids[(topic, dedup_id)]
+            del topic.ids[dedup_id]
+        self._grow(topic, -1)
+
+    def _grow(self, topic: _TopicIds, count: int) -> None:
+        owner = topic.owner
+        owner.topics.grow(topic, count)
+        self._by_size.grow(owner, count)
+        self._size += count
 
 
 def _short(dedup_id: str) -> str:

@@ -13,7 +13,7 @@ from braidmq.base.ids import FIRST_ID
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.channels import Channel, Entry, Peer
 from braidmq.broker.records import MessageEncoder
-from braidmq.broker.topics import Message, Pending
+from braidmq.broker.topics import Message, Pending, Topic
 
 if TYPE_CHECKING:
     from braidmq.broker.delivery.followers import Follower
@@ -73,6 +73,14 @@ class Deleted(Pending):
 
 
 @final
+class TopicEnded(Pending):
+    """The end of a topic."""
+
+    def __init__(self, name: str) -> None:
+        self.name: str = name
+
+
+@final
 class Advanced(Pending):
     """The progress of some channels and followers."""
 
@@ -96,6 +104,19 @@ class Buried(Pending):
         self.letter: Message = letter
         self.entry: Entry = entry
         self.message: Message = message
+
+
+def topic_of(item: Pending) -> Topic | None:
+    """Return the topic that something on its way to the log is about, if it is about one."""
+    if isinstance(item, Message):
+        return item.topic
+    if isinstance(item, Buried):
+        return item.letter.topic
+    if isinstance(item, Started):
+        return item.subscription.topic
+    if isinstance(item, Followed):
+        return item.follower.topic
+    return item.queue.topic if isinstance(item, Declared) else None
 
 
 class Outgoing:
@@ -213,7 +234,7 @@ class Effects:
         if (
             position.behind
             and not position.reading
-            and 2 * len(channel.ready) <= channel.rules.window
+            and 2 * len(channel.ready) <= position.window
         ):
             self.read_now(channel)
 

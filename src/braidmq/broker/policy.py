@@ -27,6 +27,13 @@ _DOUBLINGS_MAX: Final = 40
 """Bounds the shift: by then every backoff has reached its maximum."""
 
 
+_DELAY_STEPS: Final = 16
+"""A delay that a consumer asks for is rounded up, by a sixteenth at most.
+
+The schedule has one row for each distinct delay, and must not get one for each millisecond.
+"""
+
+
 @final
 class Policy:
     """What a queue was declared with; a new one holds the defaults."""
@@ -142,3 +149,11 @@ def of_policy(policy: Policy, settings: Settings) -> Rules:
     rules.serves_idle = True
     rules.set_delays(queues.ack_timeout_us, queues.backoff_us, queues.backoff_max_us)
     return rules
+
+
+def rounded_up(delay_us: int) -> int:
+    """Return a delay that a consumer asked for, as the schedule has it."""
+    step = 1
+    while 2 * step * _DELAY_STEPS <= delay_us:
+        step *= 2
+    return (delay_us + step - 1) // step * step

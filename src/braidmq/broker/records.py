@@ -25,13 +25,20 @@ length, which is kept as it came over the Blip wire together with topic and payl
    11 DONE         intent id u64
    12 CURSOR       flags u8 (1 removed) | initial offset u64 | position u64
                    | principal length u16 | principal | name
+   13 FIRST MESSAGE  the fixed part of MESSAGE | account 16 bytes | headers
+                   | topic length u16 BE | topic | payload
+   14 DECLARE BY   account 16 bytes | as DECLARE
+   15 END TOPIC    topic
+   16 CLOCK        step us i64 | time us u64
 
 A dead letter settles its message for the subscription that gave up on it: one record, so that
 no crash leaves the message in both places or in neither. A letter that is sent back is the same
 record in the other direction. The payload comes last in a record, so that the index can
 point at it. A queue's id is that of its DECLARE; its lanes (`delivery.queues`) have ids of
 their own, made from it. UNSUBSCRIBE and PROGRESS name a follower (`delivery.followers`) by the
-id of its FOLLOW. How SINK ROW, INTENT and DONE belong together is in `sinks`.
+id of its FOLLOW. How SINK ROW, INTENT and DONE belong together is in `sinks`, and what
+CLOCK moves, in `times`. FIRST MESSAGE and DECLARE BY also say whose quotas the topic and the
+queue count towards (`quotas.Account`).
 """
 
 import struct
@@ -43,6 +50,7 @@ from braidmq.base.errors import UnknownRecordError
 from braidmq.base.records import GAP_KIND, Description
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.policy import Policy
+from braidmq.broker.quotas import ACCOUNT_ID_BYTES
 from braidmq.broker.topics import Message
 
 MESSAGE: Final = 1
@@ -57,6 +65,10 @@ SINK_ROW: Final = 9
 INTENT: Final = 10
 DONE: Final = 11
 CURSOR: Final = 12
+FIRST_MESSAGE: Final = 13
+DECLARE_BY: Final = 14
+END_TOPIC: Final = 15
+CLOCK: Final = 16
 GAP: Final = GAP_KIND
 """Written by the log's repair: a range of ids that was lost and accepted as lost."""
 
@@ -130,6 +142,11 @@ _STAGE: Final = struct.Struct(
     "<16s"  # stage id
     "Q"  # rows
 )
+_CLOCK: Final = struct.Struct(
+    "<B"  # type
+    "q"  # step us
+    "Q"  # time us
+)
 _LENGTH: Final = struct.Struct("<H")
 _REMOVED: Final = 1
 _DURABLE: Final = 1
@@ -153,14 +170,18 @@ class Head:
         self.timestamp_us: int = read_i64_le(record, 4)
         self.expires_us: int = read_i64_le(record, 12)
         self.headers_at: int = _MESSAGE.size
-        if record[0] == DEAD_LETTER:
-            self.headers_at = _MESSAGE.size + _SETTLES.size
+        kind = record[0]
+        if kind != MESSAGE:
+            if kind == DEAD_LETTER:
+                self.headers_at = _MESSAGE.size + _SETTLES.size
+            elif kind == FIRST_MESSAGE:
+                self.headers_at = _MESSAGE.size + ACCOUNT_ID_BYTES
         self.body_at: int = self.headers_at + read_i32_le(record, 20)
 
 
 @final
 class StoredMessage(Head):
-    """A message's record (MESSAGE, DEAD LETTER or SINK ROW), read as a whole."""
+    """A message's record (of any of the four types), read as a whole."""
 
     def __init__(self, record: bytes) -> None:
         super().__init__(record)
@@ -170,7 +191,10 @@ class StoredMessage(Head):
         self.settles_subscription: int = 0
         self.settles_after: int = 0
         self.settles_id: int = 0
-        if record[0] == DEAD_LETTER:
+        self.account_id: bytes = b""
+        if record[0] == FIRST_MESSAGE:
+            self.account_id = record[_MESSAGE.size : self.headers_at]
+        elif record[0] == DEAD_LETTER:
             settles = _SETTLES.unpack_from(record, _MESSAGE.size)
             self.settles_subscription, self.settles_after, self.settles_id = settles
 
@@ -178,6 +202,13 @@ class StoredMessage(Head):
 def encode_message(message: Message, kind: int = MESSAGE) -> bytes:
     """Return a MESSAGE record, or with *kind* a SINK ROW."""
     return b"".join([_head_of(message, kind), message.headers, message.body])
+
+
+def encode_first_message(message: Message, account_id: bytes) -> bytes:
+    """Return a FIRST MESSAGE record: the message, and whose topic it is on."""
+    assert len(account_id) == ACCOUNT_ID_BYTES
+    head = _head_of(message, FIRST_MESSAGE)
+    return b"".join([head, account_id, message.headers, message.body])
 
 
 def _head_of(message: Message, kind: int) -> bytes:
@@ -308,6 +339,28 @@ def encode_declare(name: str, policy: Policy, created_us: int) -> bytes:
     return head + letters + name.encode()
 
 
+def encode_declare_by(account_id: bytes, declare: bytes) -> bytes:
+    """Return a DECLARE BY record of a DECLARE record; its own id is the queue's."""
+    assert len(account_id) == ACCOUNT_ID_BYTES
+    return bytes([DECLARE_BY]) + account_id + declare
+
+
+def read_declare_by(record: bytes) -> tuple[bytes, bytes]:
+    """Return the account and the DECLARE record that a DECLARE BY record holds."""
+    at = 1 + ACCOUNT_ID_BYTES
+    return record[1:at], record[at:]
+
+
+def encode_end_topic(topic: str) -> bytes:
+    """Return an END TOPIC record."""
+    return bytes([END_TOPIC]) + topic.encode()
+
+
+def read_end_topic(record: bytes) -> str:
+    """Return the topic of an END TOPIC record."""
+    return record[1:].decode()
+
+
 def read_declare(record: bytes) -> tuple[str, Policy, int]:
     """Return name, policy and time of a DECLARE record."""
     _, created_us, mode, overflow, flags, max_size, ttl_us, max_attempts, letters_bytes = (
@@ -408,6 +461,17 @@ def read_cursor(record: bytes) -> tuple[str, str, int, int, bool]:
     return record[at:].decode(), principal, initial, position, bool(flags & _REMOVED)
 
 
+def encode_clock(step_us: int, now_us: int) -> bytes:
+    """Return a CLOCK record."""
+    return _CLOCK.pack(CLOCK, step_us, now_us)
+
+
+def read_clock(record: bytes) -> tuple[int, int]:
+    """Return the step and the time after it of a CLOCK record."""
+    _, step_us, now_us = _CLOCK.unpack(record)
+    return step_us, now_us
+
+
 def describe(record: bytes) -> Description:
     """Return what the log's index keeps of a record.
 
@@ -415,8 +479,8 @@ def describe(record: bytes) -> Description:
         UnknownRecordError: The type is not known to this version.
     """
     kind = record[0]
-    # Three types are messages, with the same layout but for what a dead letter settles.
-    if (kind <= DEAD_LETTER and kind != 0) or kind == SINK_ROW:
+    # Four types are messages, with the same layout but for what two of them add to the head.
+    if (kind <= DEAD_LETTER and kind != 0) or kind in (SINK_ROW, FIRST_MESSAGE):
         head = Head(record)
         at = head.body_at
         topic_end = at + 2 + (record[at] << 8 | record[at + 1])
@@ -428,6 +492,6 @@ def describe(record: bytes) -> Description:
             head.priority,
             head.origin,
         )
-    if kind == GAP or SUBSCRIBE <= kind <= CURSOR:
+    if kind == GAP or SUBSCRIBE <= kind <= CLOCK:
         return Description(b"", 0, 0, 0, 0, 0)
     raise UnknownRecordError(kind)

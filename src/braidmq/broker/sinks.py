@@ -22,7 +22,14 @@ from braidmq.broker import records
 from braidmq.broker.admission import GO, REDIRECT, REFUSED, PublishAdmission
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.settings import Settings
-from braidmq.broker.topics import ORIGIN_SPARK, Message, Pending, Topics, body_of
+from braidmq.broker.topics import (
+    ORIGIN_SPARK,
+    TOO_MANY,
+    Message,
+    Pending,
+    Topics,
+    body_of,
+)
 
 PLAIN_WRITES_MAX: Final = 10_000
 """Plain writes that are remembered; Spark does not repeat one that was answered."""
@@ -226,10 +233,17 @@ class Sinks:
     def _message(self, row: Row, now_us: int) -> Message | None:
         """Return the message that a row becomes, or None when it has to wait."""
         name, payload, headers, priority = row
-        topic = self._topics.get(name)
+        intent = self.open
+        assert intent is not None
+        topic = self._topics.find(name)
         if topic is None:
-            self.waits_for = "there are too many topics"
-            return None
+            # Not refused for a quota: no other batch could begin while this one waits. The
+            # sink has asked for all of them before the intent.
+            topic = self._topics.make(name, self._topics.accounts.of(intent.principal))
+            if topic is None:
+                self.waits_for = TOO_MANY
+                return None
+            topic.unrecorded = False  # a replay knows the intent, and so its principal
         message = Message(topic, 1, body_of(topic, payload))
         message.priority = priority
         message.origin = ORIGIN_SPARK

@@ -239,6 +239,8 @@ class Api:
     def _refusal(self, status: int, answer: bytes, listed_by: str) -> HttpError:
         said = msgspec.json.decode(answer, type=_Refusal).error
         hint = _HINTS.get(status, "")
+        if "the permission publish" in said:  # an administrator may lack it as well
+            hint = "the key needs a publish pattern that matches it"
         if status == http.HTTPStatus.NOT_FOUND and listed_by:
             hint = f"`{listed_by}` lists the existing ones"
         told = f"{self.place} answered {status}: {said}"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from math import isfinite
 from typing import Final
 
+from braidmq.base.printable import printable_json
 from braidmq.base.strict_json import refuse_constant
 
 DEEP_FRAMES_MAX: Final = 10_000
@@ -51,14 +52,14 @@ def payload_as_json(payload: bytes) -> dict[str, object]:
 
 
 def json_text(value: object, *, encoding: str) -> str:
-    """Return *value* as JSON on one line, escaping what *encoding* cannot encode."""
+    """Return *value* as JSON on one line, escaping what cannot be encoded or printed."""
     with room_for_depth():
         text = _written(value, ascii_only=False)
         try:
             text.encode(encoding)
         except UnicodeEncodeError:
             text = _written(value, ascii_only=True)
-    return text
+    return printable_json(text)
 
 
 @contextmanager

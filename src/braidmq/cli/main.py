@@ -27,8 +27,8 @@ from braidmq.base.errors import (
 from braidmq.cli import completion
 from braidmq.cli.api import TRUST_HINT
 from braidmq.cli.bench import bench
-from braidmq.cli.broker import config, discover, doctor, keygen, keys, serve, wal
-from braidmq.cli.data import dead_letters, messages, queues, top
+from braidmq.cli.broker import config, discover, doctor, keygen, keys, reload, serve, wal
+from braidmq.cli.data import dead_letters, messages, queues, top, topics
 from braidmq.cli.demo import demo
 from braidmq.cli.pipeline import pipelines
 
@@ -78,6 +78,7 @@ app.command("publish")(messages.publish)
 app.command("subscribe")(messages.subscribe)
 app.command("topics")(top.topics)
 app.command("top")(top.top)
+app.command("reload")(reload.reload)
 app.command("discover")(discover.discover)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
@@ -85,6 +86,7 @@ app.command("demo")(demo.demo)
 app.command("keygen")(keygen.keygen)
 app.command("completion")(completion.completion)
 app.add_typer(queues.app, name="queue")
+app.add_typer(topics.app, name="topic")
 app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(keys.app, name="keys")
 app.add_typer(config.app, name="config")

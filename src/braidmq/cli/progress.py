@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
-from braidmq.cli.terminal import printable
+from braidmq.base.printable import printable
 
 if TYPE_CHECKING:  # rich is not needed to print --help
     from rich.progress import TaskID
@@ -134,7 +134,7 @@ class _Shown:
 
     def say(self, line: str) -> None:
         """Print a line above the spinner and the bars."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     def tell(self, line: str) -> None:
         """Print a line; if it is about a batch, move its pipeline's bar."""
@@ -157,4 +157,4 @@ class _Shown:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from braidmq.base.errors import EXIT_USAGE, BraidError
+from braidmq.base.printable import printable
 from braidmq.cli.exact_json import json_text
 
 Row = Mapping[str, object]
@@ -70,16 +71,6 @@ def confirm(what: str, name: str, *, yes: bool) -> None:
         raise NotConfirmedError(
             "not confirmed, nothing was changed; --yes skips the confirmation"
         )
-
-
-def printable(text: str) -> str:
-    r"""Return *text* with control characters as `\x1b`: names come from other users."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for c in text
-    )
 
 
 def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:

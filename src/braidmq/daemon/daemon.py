@@ -8,32 +8,43 @@ accept no more | let acknowledgements arrive | commit | snapshot | close
 import asyncio
 import json
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from braidmq.admin.http.app import build_app
 from braidmq.admin.http.server import AdminServer
+from braidmq.admin.reloads import Reloaded
 from braidmq.admin.status import Status
-from braidmq.base.errors import BraidError, ConfigError
+from braidmq.base.errors import BraidError, ConfigError, LogFullError, LogScarceError
 from braidmq.broker.broker import Broker
+from braidmq.daemon.descriptors import flight_connections, within_descriptors
+from braidmq.daemon.ready import log_recovery, write_atomically
+from braidmq.daemon.reloading import LoadConfig, Parts, Reloading
 from braidmq.daemon.telemetry import Telemetry
 from braidmq.server.access.keys import KeyRing
 from braidmq.server.access.users import Users
-from braidmq.server.config.config import DEV_PRINCIPAL, Config, ListenerConfig, VibeConfig
+from braidmq.server.config.config import (
+    DEV_PRINCIPAL,
+    Config,
+    ListenerConfig,
+    VibeConfig,
+    quotas_for,
+)
+from braidmq.server.engine.clock import BrokerClock, TimeSource
 from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.durability import Durability
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.recovery import Recovered, recover
-from braidmq.server.engine.ticker import Clock, SystemClock, Ticker
+from braidmq.server.engine.requests import UnavailableError
+from braidmq.server.engine.ticker import Ticker
 from braidmq.server.strands.blip import BlipConnection
 from braidmq.server.strands.listeners import (
-    ConnectionQuota,
     Listener,
     MakeConnection,
     TcpListener,
@@ -43,8 +54,9 @@ from braidmq.server.strands.qumbed.mdns import Announcer
 from braidmq.server.strands.vibe.connection import VibeConnection
 from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.transport.binding import shown
+from braidmq.transport.door import Door
 from braidmq.transport.tcp import TcpWire
-from braidmq.wal.disk import Disk
+from braidmq.wal.disk import SPARE_DESCRIPTORS, Disk
 from braidmq.wal.opening import Watch, unwatched
 from braidmq.wal.options import FsyncPolicy
 
@@ -59,6 +71,15 @@ RUN_FILE: Final = "run.json"
 SNAPSHOT_RECORDS: Final = 1_000_000
 """Records after which a snapshot is due, however recent the last: a start replays them."""
 
+FULL_SNAPSHOT_S: Final = 2.0
+"""How often a snapshot is taken while the disk is full: retention goes by the newest ones."""
+
+RECOVER_AGAIN_S: Final = 1.0
+"""Pause before recovery is tried again for which there was no descriptor or no memory."""
+
+CHORE_PAUSE_S: Final = 0.004
+"""Between the turns of a chore that takes many: about as long as one of them."""
+
 LAST_REPLIES_S: Final = 0.25
 """How long the last replies may take to leave; a peer that does not read them loses them."""
 
@@ -72,21 +93,32 @@ class Daemon:
         self,
         config: Config,
         *,
-        clock: Clock | None = None,
+        clock: TimeSource | None = None,
         mdns: bool = False,
         watch: Watch = unwatched,
+        load: LoadConfig | None = None,
     ) -> None:
+        """Make a daemon; *load* reads the configuration again when it is told to reload."""
         self._config = config
+        self._load: LoadConfig = load if load is not None else lambda: config
+        self._reloading: Reloading | None = None
+        self.reloaded: Callable[[], None] = lambda: None  # called after each reload
         self._watch = watch  # follows recovery, on recovery's thread
-        self._given_clock = clock
-        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._clock = BrokerClock(clock)
         self._loop = asyncio.get_running_loop()
-        self._files = Disk(config.data_dir)
+        self._files = Disk(config.data_dir, spare=SPARE_DESCRIPTORS)
         self._is_locked = False
-        self._keys = KeyRing(config.auth.keys, config.dev)
-        self.status = Status(config, self._keys, self._files, now_us=self._clock.now_us)
+        self._keys = KeyRing(config.auth.keys, config.dev, config.quotas)
+        self.status = Status(config, self._keys, self._files, clock=self._clock)
         self.addresses = self.status.addresses
         self.addresses.update(dict.fromkeys(("blip", "vibe", "qumbed", "http", "flight")))
+        self._door = Door(
+            connections=within_descriptors(
+                config.limits.connections, with_flight=config.flight.enabled
+            ),
+            strangers=config.limits.unauthenticated_connections,
+            per_address=config.limits.connections_per_ip,
+        )
         self._admin: AdminServer | None = None
         self._qumbed: QumbedListener | None = None
         self._flight: FlightListener | None = None
@@ -131,7 +163,14 @@ class Daemon:
             port = int(self._qumbed.address.rpartition(":")[2])
             key = self._qumbed.gateway_public_key
             await self._mdns.start(port, key, self._announced_topics(engine))
-        write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
+        try:
+            write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
+        except OSError as error:  # a full disk: consumers must be able to drain it all the same
+            _log.warning("cannot write " + RUN_FILE, reason=error.strerror)
+        assert self._users is not None
+        parts = Parts(self.status, self._keys, self._users, self._admin, self._qumbed)
+        self._reloading = Reloading(parts, self._config, self._load)
+        self.status.reloads.run = self.reload
 
     async def _start_admin(self) -> None:
         http = self._config.http
@@ -141,6 +180,7 @@ class Daemon:
             build_app(self.status, loopback=http.loopback),
             host=http.host,
             port=http.port,
+            door=self._door,
             tls_cert=http.tls_cert,
             tls_key=http.tls_key,
         )
@@ -150,19 +190,27 @@ class Daemon:
     def _bind(self) -> None:
         config = self._config
         limits = config.limits
-        quota = ConnectionQuota(limits)
         strands: list[tuple[str, ListenerConfig, MakeConnection]] = [
             ("blip", config.blip, BlipConnection),
             ("vibe", config.vibe, _vibe_connections(config.vibe)),
         ]
         for strand, section, make in strands:
             if section.enabled:
-                self._listen(TcpListener(strand, section, limits, quota=quota, make=make))
+                self._listen(TcpListener(strand, section, limits, door=self._door, make=make))
         if config.qumbed.enabled:
             self._qumbed = QumbedListener(
-                config.qumbed, limits, quota=quota, named=self._keys.named
+                config.qumbed,
+                limits,
+                door=self._door,
+                named=self._keys.named,
+                quotas=quotas_for(config.quotas),
             )
             self._listen(self._qumbed)
+            if config.qumbed.auth == "none" and not config.dev:
+                _log.warning(
+                    "qumbed.auth is none: every program on this machine may publish and "
+                    "subscribe without a key"
+                )
             self._qumbed.prepare(self._files, config.data_dir, config.schemas_dir)
         if config.flight.enabled:
             self._bind_flight()
@@ -178,7 +226,14 @@ class Daemon:
                 raise ConfigError("flight", problem) from None
             _log.warning("flight is off: it " + problem)
             return
-        self._flight = FlightListener(config.flight, config.data_dir, self._keys.find)
+        self._flight = FlightListener(
+            config.flight,
+            config.limits,
+            door=self._door,
+            connections_max=flight_connections(),
+            data_dir=config.data_dir,
+            find=self._keys.find,
+        )
         self._listen(self._flight)
 
     def _listen(self, listener: Listener) -> None:
@@ -187,21 +242,25 @@ class Daemon:
 
     def _recover(self) -> Recovered:
         started = time.monotonic()
-        found = recover(
-            self._files,
-            self._config,
-            now_us=self._clock.now_us(),
-            clock=time.perf_counter,
-            watch=self._watch,
-        )
+        found: Recovered | None = None
+        while found is None:
+            try:
+                found = recover(
+                    self._files,
+                    self._config,
+                    now_us=self._clock.now_us(),
+                    clock=time.perf_counter,
+                    watch=self._watch,
+                )
+            except LogScarceError as error:
+                _log.warning("the log cannot be opened yet", reason=str(error))
+                threading.Event().wait(RECOVER_AGAIN_S)  # this thread has nothing else to do
         self.status.recovery_seconds = time.monotonic() - started
         return found
 
     def _start_engine(self, found: Recovered) -> Engine:
         broker = found.broker
-        if self._given_clock is None:
-            # Only recovery knows the newest time in the log, below which the clock must not be.
-            self._clock = SystemClock(broker.latest_us)
+        self._clock.begin(found.start)  # only recovery knows the newest time in the log
         engine = Engine(
             broker,
             now_us=self._clock.now_us,
@@ -214,6 +273,8 @@ class Daemon:
             reserved=[key.name for key in self._config.auth.keys] + [DEV_PRINCIPAL],
             now_us=self._clock.now_us,
             post=self._loop.call_soon_threadsafe,
+            after=self._loop.call_later,
+            quotas=quotas_for(self._config.quotas),
         )
         engine.users = self._users
         policy = FsyncPolicy.parse(self._config.wal.fsync)
@@ -225,7 +286,8 @@ class Daemon:
             sync_interval_s=policy.interval_ms / 1000,
         )
         self._durability.start()
-        engine.start(self._durability)
+        refusal = "" if found.wal.has_room else str(LogFullError())
+        engine.start(self._durability, refusal=refusal)
         self._ticker = Ticker(
             self._clock,
             next_deadline_us=broker.next_deadline_us,
@@ -233,6 +295,7 @@ class Daemon:
             chores=self._do_chores,
         )
         engine.rearm = self._ticker.rearm
+        engine.later = self._later
         self._ticker.start()
         self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
         self._snapshot_id = broker.committed_id
@@ -240,7 +303,9 @@ class Daemon:
         # Last: once the status has them, HTTP requests use the engine and the log.
         self.status.engine = engine
         self.status.wal = found.wal
-        _log_recovery(found, self.status.recovery_seconds)
+        log_recovery(found, self.status.recovery_seconds)
+        for alarm in self._clock.alarms:
+            _log.error("clock alarm", reason=alarm)
         return engine
 
     def _start_sink(self, broker: Broker) -> None:
@@ -255,7 +320,9 @@ class Daemon:
             if is_open:
                 _log.warning("a sink's batch cannot be completed: install " + str(error.name))
             return
-        self._stages = Stages(self._files, now_us=self._clock.now_us)
+        self._stages = Stages(
+            self._files, now_us=self._clock.now_us, step_us=self._clock.step_us
+        )
         self._sink = Sink(lambda: self.status.engine, lambda: self.status.wal, self._stages)
         self._sink.start()
 
@@ -278,10 +345,38 @@ class Daemon:
             "gateway_public_key": None if qumbed is None else qumbed.gateway_public_key.hex(),
         }
 
+    async def reload(self) -> Reloaded:
+        """Read keys, users, certificates and schemas again; a bad file changes nothing.
+
+        Raises:
+            ConfigError: A file cannot be used.
+            UnavailableError: The broker is still starting, or shuts down.
+        """
+        if self._reloading is None:
+            raise UnavailableError("the broker is still starting")
+        found = await self._reloading.reload()
+        # A fingerprint may be another now.
+        write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
+        self.reloaded()
+        return found
+
     def look_at_clock(self) -> None:
         """Do what is due, after a test has moved the clock."""
         if self.status.engine is not None:
+            self._look_at_clock(self.status.engine)
             self.status.engine.tick()
+
+    def _look_at_clock(self, engine: Engine) -> None:
+        was_stepped = self._clock.is_stepped
+        self._clock.look()
+        engine.broker.times.wall_ahead_us = self._clock.wall_ahead_us
+        if self._clock.is_stepped != was_stepped:
+            # The next start must know of it, even if this process is killed.
+            engine.take_snapshot()
+            said = (
+                "the system's clock was set" if self._clock.is_stepped else "the clocks agree"
+            )
+            _log.warning(said, ahead_s=self._clock.wall_ahead_us / 1e6)
 
     def _announced_topics(self, engine: Engine) -> Iterator[str]:
         # With authentication on, topic names are not for every host on the network.
@@ -293,11 +388,15 @@ class Daemon:
         engine = self.status.engine
         if engine is None or self._durability is None or engine.failed is not None:
             return
+        self._look_at_clock(engine)
         engine.look_for_room()
         for listener in self.status.listeners:
             listener.close_idle()
         if self._mdns is not None:
             self._mdns.update(self._announced_topics(engine))
+        if engine.log_is_full:
+            soon = self._loop.time() + FULL_SNAPSHOT_S
+            self._snapshot_due_s = min(self._snapshot_due_s, soon)
         records = engine.broker.committed_id - self._snapshot_id
         if self._loop.time() >= self._snapshot_due_s or records >= SNAPSHOT_RECORDS:
             self._snapshot_due_s = self._loop.time() + self._config.wal.snapshot_interval_s
@@ -312,6 +411,10 @@ class Daemon:
                 self.status.engine.end_turn()
 
         self._loop.call_later(delay_us / 1_000_000, wake)
+
+    def _later(self, call: Callable[[], None]) -> None:
+        # With a pause, so that what has arrived meanwhile takes turns with a long chore.
+        self._loop.call_later(CHORE_PAUSE_S, call)
 
     def _fail(self, error: BraidError) -> None:
         _log.error("the log failed", reason=str(error))
@@ -338,6 +441,7 @@ class Daemon:
         self.status.numbers.stop()
         if self._admin is not None:
             await self._admin.stop()
+        self._door.close()
         if self._users is not None:
             self._users.stop()
             await asyncio.to_thread(self._users.close)
@@ -359,7 +463,7 @@ class Daemon:
             outlasts_end=True,
         )
         engine.say_goodbye()
-        engine.take_snapshot()
+        engine.take_last_snapshot()
         # What is in the log's hands is finished, however long the disk takes.
         await engine.waiters.until(
             lambda: engine.failed is not None or engine.log_is_full or engine.is_committed(),
@@ -378,37 +482,6 @@ class Daemon:
             listener.abort_connections()
         if self._flight is not None:
             await self._flight.close()
-
-
-def _log_recovery(found: Recovered, seconds: float) -> None:
-    recovered = found.wal.recovered
-    _log.info(
-        "recovered",
-        seconds=round(seconds, 3),
-        replayed_records=recovered.replayed_records,
-        next_id=found.wal.next_id,
-        subscriptions=found.broker.subscription_count(),
-        topics=len(found.broker.topics),
-    )
-    if recovered.torn_bytes or recovered.zero_bytes:
-        _log.warning(
-            "torn tail healed: an unfinished write was moved to quarantine",
-            torn_bytes=recovered.torn_bytes,
-            zero_bytes=recovered.zero_bytes,
-            files=recovered.quarantined,
-        )
-    for path in found.snapshots_rejected:
-        _log.warning("bad snapshot set aside", file=path)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write *text* to *path*; readers see all of it or the file before.
-
-    It is not synced: the file says what runs now, and is stale after a power cut anyway.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def _vibe_connections(config: VibeConfig) -> MakeConnection:

@@ -13,6 +13,8 @@ from typing import Final, TextIO
 
 import structlog
 
+from braidmq.base.printable import printable
+
 TEXT_CHARS_MAX: Final = 256
 """Characters of a peer's string in a log line; the rest is cut."""
 
@@ -97,13 +99,7 @@ def escaped(text: str, *, chars_max: int = TEXT_CHARS_MAX) -> str:
     # Mask before cutting: half a key would not be recognised.
     masked = _KEY_IN_TEXT.sub(MASK, text)
     cut = masked if len(masked) <= chars_max else masked[:chars_max] + _CUT
-    return cut if cut.isprintable() else "".join(map(_escaped_character, cut))
-
-
-def _escaped_character(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return printable(cut)
 
 
 def _masked(name: str, value: object, depth: int) -> object:

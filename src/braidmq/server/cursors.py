@@ -7,9 +7,11 @@ A change returns once the log has committed it. Everything here runs on the even
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from braidmq.base import refusals
 from braidmq.base.errors import CursorError, NotAllowedError
 from braidmq.broker.authorize import ADMIN, SUBSCRIBE, Principal, authorize
 from braidmq.broker.cursors import CURSORS_MAX, NAME_BYTES_MAX, Cursor
+from braidmq.broker.quotas import CURSORS, refusal
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import FindEngine, UnavailableError, changing, running
 from braidmq.wal.wal import Wal
@@ -50,7 +52,8 @@ class Cursors:
         effect. The cursor is durable when this returns.
 
         Raises:
-            CursorError: The name is not allowed, or there are too many cursors.
+            CursorError: The name is not allowed, or there are too many cursors, in all or of
+                this principal.
             NotAllowedError: It belongs to another principal, or *principal* may read nothing.
             UnavailableError: Not now.
         """
@@ -122,8 +125,15 @@ class Cursors:
         self, engine: Engine, principal: Principal, name: str, start: int | None
     ) -> Cursor:
         cursors = engine.broker.cursors
+        if not name.isprintable():  # of earlier versions there may be some, which go on
+            raise CursorError(name, "a name must not hold control characters")
         if len(cursors) >= CURSORS_MAX:
-            raise CursorError(name, f"there are {CURSORS_MAX} already: remove an unused one")
+            what = "there are too many, remove an unused one"
+            raise CursorError(name, refusals.by_bound(what, CURSORS_MAX, "in one broker"))
+        limit = principal.quotas.limit(CURSORS)
+        if cursors.count_of(principal.name) >= limit:
+            engine.broker.topics.accounts.refused[CURSORS] += 1
+            raise CursorError(name, refusal(CURSORS, limit, principal.name))
         end = self._end()
         if start is not None and not 0 <= start <= end:
             raise CursorError(name, f"offset {start} is beyond the log, which ends at {end}")

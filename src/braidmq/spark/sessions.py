@@ -15,13 +15,12 @@ from weakref import WeakSet
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
 
 from braidmq.base.errors import ConfigError
 from braidmq.spark.reading.cursors import CursorListener
 from braidmq.spark.runtime.java import ADVICE, ARROW, JAVA_MIN, find_java, java_home
 from braidmq.spark.runtime.workers import ONE_MACHINE
-from braidmq.spark.source import FORMAT, BraidSource, FilteringBraidSource
+from braidmq.spark.source import FORMAT, BraidSource
 
 MASTER: Final = "local[*,4]"
 """All cores, and 4 attempts per task: by default a local master never retries a task."""
@@ -36,7 +35,6 @@ CONFIG: Final = {
 SOCKET_PATH_BYTES_MAX: Final = 103
 """The longest socket path that every system accepts; Linux accepts 107 bytes."""
 
-FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 REDACTED: Final = "spark.sql.redaction.options.regex"
 API_KEY_PATTERN: Final = "(?i)apikey"
 _PYTHONS: Final = ("spark.pyspark.python", "spark.pyspark.driver.python")
@@ -110,7 +108,7 @@ def register(spark: SparkSession) -> None:
     """Register `format("braidmq")` with *spark*; once per session, and repeating is harmless.
 
     - The session becomes the active one of this thread; a thread that writes needs that.
-    - Filter pushdown is turned on; where the setting is locked, the format works without it.
+    - Filters are left to Spark, whatever its setting: `FilteringBraidSource` says why.
     - API keys are redacted in the plans that Spark prints and logs.
     - A listener reports finished batches to the cursors of streams that have a groupId.
     - Local workers run the Python that runs this, unless PYSPARK_PYTHON or the session's
@@ -125,12 +123,7 @@ def register(spark: SparkSession) -> None:
         _listen(spark)
         _make_active(spark)
     _hide_keys(spark)
-    try:
-        spark.conf.set(FILTER_PUSHDOWN, "true")
-    except PySparkException:
-        _register(spark, context, BraidSource)
-    else:
-        _register(spark, context, FilteringBraidSource)
+    _register(spark, context)
 
 
 def _context_of(spark: SparkSession) -> SparkContext | None:
@@ -159,11 +152,9 @@ def _make_active(spark: SparkSession) -> None:
     spark.createDataFrame([], "nothing int")
 
 
-def _register(
-    spark: SparkSession, context: SparkContext | None, source: type[DataSource]
-) -> None:
+def _register(spark: SparkSession, context: SparkContext | None) -> None:
     if context is None:
-        spark.dataSource.register(source)
+        spark.dataSource.register(BraidSource)
         return
     # Every stream that starts writes into the environment its format was registered with. That
     # is a HashMap, which two streams starting at once can corrupt; after that every query of
@@ -172,7 +163,7 @@ def _register(
     assert jvm is not None
     context.environment = jvm.java.util.concurrent.ConcurrentHashMap(given)
     try:
-        spark.dataSource.register(source)
+        spark.dataSource.register(BraidSource)
     finally:
         context.environment = given
 

@@ -15,7 +15,7 @@ failOnDataLoss          default true; false skips what retention has deleted
 includeHeaders          default false; true adds the column headers
 groupId                 a cursor in the broker: pins latest, shows lag, holds retention back
 schemaId                decode JSON payloads: a built-in schema, or a .json file
-privateKeyFile          decrypt payloads; trustedKeys: only those of these senders
+privateKeyFile          decrypt payloads; trustedKeys: refuse all but those of these senders
 
 And for writes:
 
@@ -38,6 +38,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from braidmq.columnar.decoding.decode import ERROR_COLUMN
 from braidmq.spark.options import ReadOptions, for_batch, for_stream, for_write, parse
 from braidmq.spark.reading.readers import BatchReader, FilteringBatchReader, StreamReader
 from braidmq.spark.reading.scans import full_schema
@@ -51,7 +52,7 @@ SCHEMA = "schema"
 
 
 class BraidSource(DataSource):
-    """The source without filter pushdown."""
+    """The source without filter pushdown, which `register` offers."""
 
     batch_reader: type[BatchReader] = BatchReader
 
@@ -96,7 +97,12 @@ class BraidSource(DataSource):
 
 
 class FilteringBraidSource(BraidSource):
-    """The source with filter pushdown."""
+    """The source with filter pushdown, which no session is given.
+
+    Spark plans every query of one frame with the same reader, and the filters of one query stay
+    in it for the next: after `frame.where("topic = 'a'")` has been planned, `frame.count()`
+    counts only `a`. Nothing in the calls to a reader tells the queries apart.
+    """
 
     batch_reader = FilteringBatchReader
 
@@ -117,7 +123,8 @@ def column_names(schema: StructType, options: ReadOptions) -> list[str]:
     them with `.schema(...)`. It may name `headers` even without the option includeHeaders.
 
     Raises:
-        OptionError: It has a column or a type that the read does not have.
+        OptionError: It has a column or a type that the read does not have, or leaves out the
+            column of errors though the senders have to be trusted.
         ConfigError: The schema of the payloads cannot be used.
     """
     names = schema.fieldNames()
@@ -136,6 +143,11 @@ def column_names(schema: StructType, options: ReadOptions) -> list[str]:
         if not field.nullable:
             fix = "leave NOT NULL out: the columns that are read are declared nullable"
             raise OptionError(SCHEMA, f"{shown} NOT NULL", "cannot be guaranteed", fix)
+    if options.trusted is not None and ERROR_COLUMN not in names:
+        # A row that was refused could not be told from one that is trusted.
+        problem = f"leaves out {ERROR_COLUMN}, which marks the rows that trustedKeys refuses"
+        fix = f"add the column {ERROR_COLUMN} string, or leave trustedKeys out"
+        raise OptionError(SCHEMA, ", ".join(names), problem, fix)
     return names
 
 

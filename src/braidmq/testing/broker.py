@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from braidmq.admin.reloads import Reloaded
 from braidmq.daemon.daemon import Daemon
 from braidmq.server.config.config import Config
 from braidmq.testing.clock import FakeClock
@@ -18,6 +19,16 @@ class RunningBroker:
     daemon: Daemon
     clock: FakeClock
     data_dir: Path
+    _settings: dict[str, Config]
+
+    async def reload(self, config: dict[str, object] | None = None) -> Reloaded:
+        """Read keys, users, certificates and schemas again, as after SIGHUP.
+
+        *config* is the new content of the configuration file; None leaves it as it is.
+        """
+        if config is not None:
+            self._settings["now"] = _config(self.data_dir, config)
+        return await self.daemon.reload()
 
     def address(self, listener: str = "blip") -> tuple[str, int]:
         """Return host and port of a listener."""
@@ -66,12 +77,14 @@ async def running_broker(
     with tempfile.TemporaryDirectory(prefix="braidmq-") as temporary:
         directory = data_dir if data_dir is not None else Path(temporary)
         clock = clock if clock is not None else FakeClock()
-        daemon = Daemon(_config(directory, config or {}), clock=clock)
+        settings = {"now": _config(directory, config or {})}
+        daemon = Daemon(settings["now"], clock=clock, load=lambda: settings["now"])
         clock.watch(daemon.look_at_clock)
         try:
             await daemon.start()
-            yield RunningBroker(daemon, clock, directory)
+            yield RunningBroker(daemon, clock, directory, settings)
         finally:
+            clock.unwatch(daemon.look_at_clock)
             await daemon.stop()
 
 

@@ -24,6 +24,11 @@ from braidmq.base.errors import DataDirInUseError
 
 SECTOR_BYTES: Final = 512
 
+NEEDS_DESCRIPTOR: Final = frozenset({"open", "sync_dir", "list_dir"})
+"""The operations that can meet EMFILE and ENFILE; `fail` with ``"*"`` spares the others."""
+
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
 
 class PowerCutError(Exception):
     """The power cut requested with `FakeDisk.cut_power_at`."""
@@ -160,6 +165,7 @@ class FakeDisk:
         self.write_bytes_max: int = 2**63
         self.operations = 0
         self.counts: Counter[str] = Counter()
+        self.failed: list[str] = []
         self.watch: Callable[[str, int], None] = lambda _name, _size: None
         self._faults: list[Callable[[str], None]] = []
         self._cut_at = 0
@@ -173,16 +179,18 @@ class FakeDisk:
     def fail(self, operation: str, error: int, *, nth: int = 1, forever: bool = False) -> None:
         """Let the *nth* call of *operation* from now on fail with the errno *error*.
 
-        *operation* is a method of `File` or `Files`, or ``"*"`` for any but pread; with
-        *forever* all later calls fail too.
+        *operation* is a method of `File` or `Files`, or ``"*"`` for any but pread that can fail
+        so; with *forever* all later calls fail too. `failed` lists the names of those that did.
         """
         seen = 0
 
         def fault(name: str) -> None:
             nonlocal seen
-            if operation == name or (operation == "*" and name != "pread"):
+            able = error not in _NO_DESCRIPTOR or name in NEEDS_DESCRIPTOR
+            if operation == name or (operation == "*" and name != "pread" and able):
                 seen += 1
                 if seen == nth or (forever and seen > nth):
+                    self.failed.append(name)
                     raise OSError(error, os.strerror(error))
 
         self._faults.append(fault)
@@ -301,6 +309,7 @@ class FakeDisk:
 
     def list_dir(self, path: str) -> list[str]:
         """Return the sorted names in the directory *path*."""
+        self.operate("list_dir", counted=False)
         names = (name for name in self._entries if name and _directory(name) == path)
         return sorted(name.rpartition("/")[2] for name in names)
 
@@ -334,6 +343,10 @@ class FakeDisk:
     def free_bytes(self) -> int:
         """Return the free space in bytes."""
         return 2**40 if self.capacity is None else max(0, self.capacity - self.used_bytes)
+
+    def is_short(self) -> bool:
+        """Return whether some call has failed for want of a descriptor."""
+        return bool(self.failed)
 
     def lock(self, path: str) -> None:
         """Take the lock *path*.

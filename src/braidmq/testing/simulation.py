@@ -20,17 +20,19 @@ from typing import Final, Self
 from braidmq.base.errors import BraidError, LogError, LogFullError, LogPoisonedError
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.dispatch import ReadRequest
+from braidmq.broker.delivery.recounts import Recount
 from braidmq.server.config.config import Config
 from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.recovery import recover
+from braidmq.server.engine.recovery import counted, recover
 from braidmq.server.strands.blip import BlipConnection
 from braidmq.testing.clients import BlipClient, Client, Consumer, Plan, Publisher, Scene
 from braidmq.testing.clock import FakeClock
 from braidmq.testing.disk import FakeDisk
 from braidmq.testing.ledger import Ledger, Violation, check
-from braidmq.wal import snapshots
 from braidmq.wal.disk import Files
+from braidmq.wal.floor import Floor
+from braidmq.wal.keeping import Keeper
 from braidmq.wal.wal import Wal
 from braidmq.wire.blip import frames
 
@@ -71,7 +73,7 @@ class InlineLog:
         self, wal: Wal, files: Files, reports: Engine, now_us: Callable[[], int]
     ) -> None:
         self._wal = wal
-        self._files = files
+        self._keeper = Keeper(wal, files)
         self._reports = reports
         self._now_us = now_us
         self.jobs: deque[Callable[[], None]] = deque()
@@ -102,7 +104,7 @@ class InlineLog:
                     priority=request.priority,
                 )
             except LogFullError:
-                self.reads.append(job)  # an index must be rebuilt first, but the disk is full
+                self.reads.append(job)  # there is no descriptor or no memory for it now
                 return
             lost = 0 if found.lost is None else found.lost[1] - found.lost[0] + 1
             self.reports.append(
@@ -113,27 +115,45 @@ class InlineLog:
 
         self.reads.append(job)
 
-    def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
-        """Write a snapshot, then delete the segments that are no longer needed."""
+    def count(self, wanted: list[Recount]) -> None:
+        """Count messages again."""
 
         def job() -> None:
             try:
-                snapshots.save(self._files, last_id, snapshot)
+                counts = counted(self._wal, wanted)
             except LogFullError:
-                return  # the one before it stays; nothing may be deleted without a new one
-            oldest = min(snapshots.list_ids(self._files))
-            self._wal.retain(needed_id, self._now_us(), recovery_id=oldest + 1)
+                self.reads.append(job)
+                return
+            self.reports.append(lambda: self._reports.recounted(counts))
+
+        self.reads.append(job)
+
+    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
+        """Write a snapshot, then delete the segments that are no longer needed."""
+
+        def job() -> None:
+            now_us = self._now_us()
+            self._retained(
+                self._keeper.keep(last_id, parts, needed_id=needed_id, now_us=now_us)
+            )
 
         self.jobs.append(job)
 
     def make_room(self) -> None:
-        """Try to restore the reserve."""
+        """Delete what is not needed, and try to restore the reserve."""
 
         def job() -> None:
+            self._retained(self._keeper.retain(self._now_us()))
             if self._wal.refill_reserve():
                 self.reports.append(self._reports.room_made)
 
         self.jobs.append(job)
+
+    def _retained(self, forced: Floor | None) -> None:
+        floor_id = self._wal.first_id
+        self.reports.append(lambda: self._reports.retained(floor_id))
+        if forced is not None:
+            self.reports.append(lambda: self._reports.forced_out(forced.first_id))
 
     def do(self, jobs: deque[Callable[[], None]]) -> None:
         """Do the first of *jobs*; report a failure."""
@@ -178,6 +198,10 @@ class MemoryWire:
 
     def close(self) -> None:
         """Record that the connection is to be closed."""
+        self.closed = True
+
+    def abort(self) -> None:
+        """Record that the connection is closed."""
         self.closed = True
 
     def greeted(self) -> None:
@@ -260,7 +284,8 @@ class World:
         )
         self.engine.connections = _InOrder(self.connections)
         self.log = InlineLog(found.wal, self.disk, self.engine, self.clock.now_us)
-        self.engine.start(self.log)
+        refusal = "" if found.wal.has_room else str(LogFullError())
+        self.engine.start(self.log, refusal=refusal)
 
     def restart(self, disk: FakeDisk) -> None:
         """Drop the process and start a new one on *disk*."""

@@ -1,12 +1,14 @@
 """The certificate of a QUIC listener, loaded or generated once. No sockets here."""
 
 import hashlib
+import ssl
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -43,19 +45,40 @@ def load(section: str, certificate: Path, key: Path) -> CertificateFiles:
     Raises:
         ConfigError: They cannot be read, or do not match; the text repeats no content.
     """
+    return CertificateFiles(certificate, key, _checked(section, certificate, key)[1])
+
+
+def check_authority(section: str, authority: Path) -> None:
+    """Check that the file of the certificates which vouch for peers can be used.
+
+    Raises:
+        ConfigError: It cannot; the text repeats no content.
+    """
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(authority)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a certificate"
+        problem = f"{authority} cannot be used, or is damaged: {reason}"
+        raise ConfigError(f"{section}.tls_ca", problem) from None
+
+
+def _checked(section: str, certificate: Path, key: Path) -> tuple[x509.Certificate, str]:
+    """Return the certificate and its fingerprint if it belongs to the key."""
     setting = f"{section}.tls_cert"
     try:
         found = x509.load_pem_x509_certificate(certificate.read_bytes())
         private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+        is_pair = _public_bytes(found.public_key()) == _public_bytes(private.public_key())
+        der = found.public_bytes(serialization.Encoding.DER)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigError(setting, f"cannot be used with its key: {reason}") from None
-    except (TypeError, ValueError):
-        raise ConfigError(setting, "cannot be used with its key: not PEM") from None
-    if _public_bytes(found.public_key()) != _public_bytes(private.public_key()):
+    except (TypeError, ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
+        problem = f"{certificate} or {key} is damaged, encrypted or not PEM"
+        raise ConfigError(setting, problem) from None
+    if not is_pair:
         raise ConfigError(setting, "cannot be used with its key: they do not match")
-    der = found.public_bytes(serialization.Encoding.DER)
-    return CertificateFiles(certificate, key, fingerprint(der))
+    return found, fingerprint(der)
 
 
 def load_or_make(section: str, directory: Path) -> CertificateFiles:
@@ -73,7 +96,15 @@ def load_or_make(section: str, directory: Path) -> CertificateFiles:
         _make(directory)
     elif key.exists():
         key.chmod(0o600)  # for its owner only, however it came to be here
-    return load(section, certificate, key)
+    found, known_as = _checked(section, certificate, key)
+    try:
+        # It signs itself, so that any changed bit shows; else peers would find another
+        # fingerprint than they have pinned, without a word from us.
+        found.verify_directly_issued_by(found)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        problem = f"{certificate} is damaged: restore it and {KEY_FILE} from a backup"
+        raise ConfigError(f"{section}.tls_cert", problem) from None
+    return CertificateFiles(certificate, key, known_as)
 
 
 def _make(directory: Path) -> None:

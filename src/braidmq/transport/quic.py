@@ -19,8 +19,11 @@ from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 from aioquic.tls import Alert, verify_certificate
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import InvalidVersion
 from cryptography.x509.oid import NameOID
+from OpenSSL.crypto import Error as OpenSSLError
 
 from braidmq.base.limits import KIB, MIB
 from braidmq.transport.certificates import fingerprint
@@ -250,9 +253,10 @@ class BoundedConnection(QuicConnection):
             return ""
         try:
             verify_certificate(certificate, chain, cafile=str(ca_file))
-        except Alert:
+            # A certificate is parsed as it is read, so that a malformed one fails here.
+            names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        except (Alert, ValueError, UnsupportedAlgorithm, InvalidVersion, OpenSSLError):
             return ""
-        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return str(names[0].value) if len(names) == 1 else ""
 
     def peer_fingerprint(self) -> str:

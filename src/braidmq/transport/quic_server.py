@@ -4,11 +4,13 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 from aioquic.buffer import Buffer  # type: ignore[attr-defined] # public, but not in an __all__
+from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import TRANSPORT_CLOSE_FRAME_CAPACITY
 from aioquic.quic.crypto import CryptoPair
 from aioquic.quic.packet import (
@@ -23,6 +25,7 @@ from aioquic.quic.packet import (
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.retry import QuicRetryTokenHandler
 
+from braidmq.transport.door import Place
 from braidmq.transport.quic import (
     DATAGRAM_BYTES,
     LOOPBACK_DATAGRAM_BYTES,
@@ -40,8 +43,12 @@ INITIAL_BYTES_MIN: Final = 1200
 """A smaller first datagram could make us send more than we received: amplification."""
 
 
+def _anyone(address: str) -> Place:
+    return Place(None, address)
+
+
 class QuicListener(Endpoint):
-    """A bound socket that serves; *admit* and *left* count connections by peer address.
+    """A bound socket that serves; *admit* gives a peer's address its place at the door.
 
     A connection is closed unless one of its streams is greeted within the handshake timeout.
     """
@@ -54,8 +61,7 @@ class QuicListener(Endpoint):
         key: Path,
         make_stream: MakeStream,
         limits: QuicLimits,
-        admit: Callable[[str], bool] = lambda _: True,
-        left: Callable[[str], None] = lambda _: None,
+        admit: Callable[[str], Place] = _anyone,
         asks_for_certificates: bool = False,
     ) -> None:
         prepare(bound)
@@ -69,7 +75,6 @@ class QuicListener(Endpoint):
         self._limits = limits
         self._make_stream = make_stream
         self._admit = admit
-        self._left = left
         self._asks_for_certificates = asks_for_certificates
         self._by_id: dict[bytes, Carrier] = {}
         self._ids: dict[Carrier, set[bytes]] = {}
@@ -84,6 +89,13 @@ class QuicListener(Endpoint):
 
     def __len__(self) -> int:
         return len(self.carriers)
+
+    def renew(self, loaded: QuicConfiguration) -> None:
+        """Use the certificate of another configuration for the connections from now on."""
+        for one in (self._near, self._far):
+            one.certificate = loaded.certificate
+            one.certificate_chain = loaded.certificate_chain
+            one.private_key = loaded.private_key
 
     def stop_accepting(self) -> None:
         """Accept no more connections; those that are open stay."""
@@ -152,7 +164,6 @@ class QuicListener(Endpoint):
         for connection_id in self._ids.pop(carrier):
             del self._by_id[connection_id]
         del self.carriers[carrier]
-        self._left(carrier.peer_address)
 
     def _reset(self, size: int, connection_id: bytes, address: Address, now: float) -> None:
         answer = self._resets.answer(size, connection_id, now)
@@ -222,7 +233,8 @@ class QuicListener(Endpoint):
         self, header: QuicHeader, address: Address, proven: bytes | None
     ) -> Carrier | None:
         host = str(address[0]).removeprefix("::ffff:")
-        if not self._admit(host):
+        place = self._admit(host)
+        if place.refusal:
             # Told at once, so that the client need not wait for its handshake timeout.
             self.send(_refusal(header), address)
             return None
@@ -236,8 +248,16 @@ class QuicListener(Endpoint):
             retry_source_connection_id=header.destination_cid if proven else None,
         )
         carrier = Carrier(
-            self, quic, self._limits, address=address, make_stream=self._make_stream
+            self,
+            quic,
+            self._limits,
+            address=address,
+            make_stream=self._make_stream,
+            place=place,
         )
+        # At once and without a word: a connection that is closed in QUIC's way stays in memory
+        # until its last packets cannot be under way any more.
+        place.evict = partial(carrier.end, 0, "")
         self.handshakes += 1
         self.carriers[carrier] = None
         self._ids[carrier] = set()

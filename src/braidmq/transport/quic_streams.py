@@ -12,6 +12,7 @@ from typing import Final
 
 from aioquic.quic import events
 
+from braidmq.transport.door import Place
 from braidmq.transport.quic import BoundedConnection, QuicLimits
 from braidmq.transport.quic_endpoint import Address, Endpoint
 from braidmq.transport.tcp import Carried
@@ -156,8 +157,10 @@ class Carrier:
         *,
         address: Address,
         make_stream: MakeStream | None,
+        place: Place | None = None,
     ) -> None:
         self.quic = quic
+        self._place = place  # at the door; None on a client
         self.unsent_bytes = 0
         # A socket for IPv6 and IPv4 shows IPv4 peers as mapped addresses.
         self.peer_address = str(address[0]).removeprefix("::ffff:")
@@ -253,7 +256,12 @@ class Carrier:
         self._endpoint.handle_soon(self)
 
     def greeted(self) -> None:
-        """Cancel the handshake timeout."""
+        """Cancel the handshake timeout: the peer has authenticated."""
+        self._cancel_deadline()
+        if self._place is not None:
+            self._place.known()
+
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -300,7 +308,9 @@ class Carrier:
             return
         self.is_ended = True
         self.end_code, self.end_reason = code, reason
-        self.greeted()
+        self._cancel_deadline()
+        if self._place is not None:
+            self._place.leave()
         if self._timer is not None:
             self._timer.cancel()
         for wire in list(self.wires.values()):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from braidmq.transport.binding import shown
+from braidmq.transport.door import Place
 
 KEEPALIVE_S: Final = 60
 """Idle time after which the kernel probes whether the peer is still there."""
@@ -35,17 +36,20 @@ class TcpWire(asyncio.Protocol):
     """One accepted TCP connection, from accept to close.
 
     The handshake timeout starts with this object, at the accept, and includes a TLS handshake.
+    The wire keeps its *place* at the door until the connection is lost.
     """
 
     def __init__(
         self,
-        accept: Callable[["TcpWire"], Carried | None],
+        accept: Callable[["TcpWire"], Carried],
+        place: Place,
         *,
         output_buffer_bytes: int,
         handshake_timeout_s: float,
         closed: Callable[["TcpWire"], None],
     ) -> None:
         self._accept = accept
+        self._place = place
         self._closed = closed
         self._output_buffer_bytes = output_buffer_bytes
         self._transport: asyncio.Transport | None = None
@@ -70,8 +74,8 @@ class TcpWire(asyncio.Protocol):
         assert hasattr(transport, "set_write_buffer_limits")
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self.peer_address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
-        if self.peer_address:
+        self.peer_address = self._place.address
+        if isinstance(peer, tuple) and peer:
             self.peer = shown(self.peer_address, peer[1])
         raw = transport.get_extra_info("socket")
         if raw is not None:
@@ -79,8 +83,6 @@ class TcpWire(asyncio.Protocol):
         # asyncio resumes writing at a quarter of this.
         self._transport.set_write_buffer_limits(high=self._output_buffer_bytes)
         self._carried = self._accept(self)
-        if self._carried is None:
-            self.abort()
 
     def data_received(self, data: bytes) -> None:
         """Pass on what the peer sent."""
@@ -112,7 +114,8 @@ class TcpWire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass on the end, whatever its cause."""
         del exc
-        self.greeted()
+        self._cancel_deadline()
+        self._place.leave()
         # First forget both: `lost` may still write or close, which must do nothing now.
         carried = self._carried
         self._carried = None
@@ -162,7 +165,11 @@ class TcpWire(asyncio.Protocol):
             end()
 
     def greeted(self) -> None:
-        """Cancel the handshake timeout."""
+        """Cancel the handshake timeout: the peer has authenticated."""
+        self._cancel_deadline()
+        self._place.known()
+
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

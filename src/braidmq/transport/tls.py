@@ -21,9 +21,16 @@ def server_context(section: str, certificate: Path, key: Path) -> ssl.SSLContext
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        reason = error.strerror or type(error).__name__
+        # Without a password, or OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        problem = (
+            f"{certificate} cannot be used with {key}: one of them is damaged or encrypted"
+        )
+        reason = f", or they do not match ({error.reason or error.strerror or 'not PEM'})"
+        raise ConfigError(f"{section}.tls_cert", problem + reason) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
         raise ConfigError(
             f"{section}.tls_cert", f"cannot be used with its key: {reason}"
         ) from None
@@ -146,6 +153,8 @@ class _TlsTransport(asyncio.Transport):
         self._outgoing = outgoing
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's signature
+        if name == "sslcontext":
+            return self._tls.context
         return self._raw.get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:

@@ -1,11 +1,13 @@
 """Browsing: finding records backwards and by time, from the index alone.
 
 It works on a view, as every reader does, from any thread. It reads no record, so what it finds
-is verified by the index's checksums only. Timestamps never decrease along the log; rows of
-records that are not messages have none.
+is verified by the index's checksums only. Timestamps never decrease along the log but where the
+clock was set back; rows of records that are not messages have none.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from braidmq.wal.format import ROW_BYTES
@@ -64,18 +66,29 @@ class Browser:
                 break
         return found
 
-    def first_at(self, view: LogView, time_us: int) -> int:
+    def first_at(self, view: LogView, time_us: int, step_ids: Sequence[int] = ()) -> int:
         """Return the lowest id from which on no message is older than *time_us*.
+
+        Between two of *step_ids*, at which the clock was set, times do not decrease.
 
         Raises:
             as `before`.
         """
+        first, end = view.first_id, view.committed_id + 1
+        edges = [first, *(one for one in step_ids if first < one < end), end]
+        for low, high in reversed(list(pairwise(edges))):
+            found = self._first_between(view, time_us, low, high)
+            if found > low:
+                return found
+        return first
+
+    def _first_between(self, view: LogView, time_us: int, low: int, high: int) -> int:
         # A binary search over ids; records that are not messages have no time and are skipped.
-        low, high = view.first_id, view.committed_id + 1
         while low < high:
             middle = (low + high) // 2
             at_us, at_id = self._time_from(view, middle, high)
-            if at_us >= time_us:
+            # A message from `high` on was stamped by another setting of the clock.
+            if at_us >= time_us or at_id >= high:
                 high = middle  # not `at_id`: the records between the two have no time
             else:
                 low = at_id + 1
@@ -91,7 +104,9 @@ class Browser:
         # From the newest block to the oldest; `row` is where the part to be searched ends.
         while row > 0:
             block = (row - 1) // BLOCK_ROWS
-            rows = self._rows(view, segment, block)[: (row - block * BLOCK_ROWS) * ROW_BYTES]
+            rows = self._reader.rows(view, segment, block)[
+                : (row - block * BLOCK_ROWS) * ROW_BYTES
+            ]
             if _choose(rows, number, bounds, found):
                 return True
             row = block * BLOCK_ROWS
@@ -110,7 +125,7 @@ class Browser:
             row = index.row_after(max(from_id, segment.first_id) - 1)
             while row < index.rows:
                 block, skipped = divmod(row, BLOCK_ROWS)
-                longs = memoryview(self._rows(view, segment, block)).cast("Q")
+                longs = memoryview(self._reader.rows(view, segment, block)).cast("Q")
                 times = longs[_TIME_LONG::_LONGS].tolist()
                 for at in range(skipped, len(times)):
                     if times[at]:
@@ -119,15 +134,6 @@ class Browser:
             if segment.last_id + 1 >= end_id:
                 break
         return 2**64, end_id
-
-    def _rows(self, view: LogView, segment: SegmentInfo, block: int) -> bytes:
-        for attempt in range(2):
-            _, index = self._reader.opened(view, segment)
-            rows = index.block(block)
-            if rows is not None:
-                return rows
-            self._reader.settle_doubt(view, segment, again=attempt > 0)
-        raise AssertionError(segment)
 
 
 def _choose(rows: bytes, number: int | None, bounds: Bounds, found: FoundIds) -> bool:

@@ -25,14 +25,21 @@ must therefore never assume
   sync succeeds without having written them: the log poisons itself instead.
 
 docs/log_format.md states these assumptions in full. Any method may raise OSError.
+
+One of `SCARCE_ERRNOS` says that the system had no descriptor or no memory for the call, and
+that nothing was done: the caller may try again. `sync_dir` never raises it once its sync has
+begun, nor `write_all` once bytes are written: what is then on the disk is not known. Of `fsync`
+and `fdatasync` every error is final.
 """
 
 import errno
 import fcntl
 import os
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from braidmq.base.errors import DataDirInUseError
 
@@ -40,7 +47,19 @@ LOG_DIR: Final = "wal"
 """Where segments, indexes, mark and reserve are, below the data directory."""
 
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The errors of a write that found no room. The log recovers from these and no others."""
+"""The errors of a write that found no room."""
+
+SCARCE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""The errors of a call for which there was no descriptor or no memory; nothing was done."""
+
+PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS
+"""The errors that the log recovers from; every other one is final."""
+
+SPARE_DESCRIPTORS: Final = 12
+"""Held in reserve by a broker: a rotation needs three at once, a snapshot two, a read four."""
+
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_T = TypeVar("_T")
 
 _FILE_MODE: Final = 0o600
 _DIR_MODE: Final = 0o700
@@ -146,6 +165,9 @@ class Files(Protocol):
     def free_bytes(self) -> int:
         """Return how many bytes can still be written; a later write may find fewer."""
 
+    def is_short(self) -> bool:
+        """Return whether descriptors are scarce: then keep no file open for later."""
+
     def lock(self, path: str) -> None:
         """Take the lock *path* until `unlock` or until this process ends, however it ends.
 
@@ -168,10 +190,20 @@ def write_all(file: File, data: bytes, offset: int) -> None:
     """
     written = file.pwrite(data, offset)
     while written < len(data):
-        more = file.pwrite(data[written:], offset + written)
+        try:
+            more = file.pwrite(data[written:], offset + written)
+        except OSError as error:
+            if error.errno not in SCARCE_ERRNOS:
+                raise
+            raise in_doubt(error) from error  # part of it is there: not to be tried again
         if more <= 0:
             raise OSError(errno.EIO, "write makes no progress")
         written += more
+
+
+def in_doubt(error: OSError) -> OSError:
+    """Return *error* as one that is not tried again: the call had begun when it failed."""
+    return OSError(errno.EIO, f"{error.strerror} in the middle of the operation")
 
 
 def read_all(file: File, size: int, offset: int) -> bytes:
@@ -209,6 +241,69 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
     files.sync_dir(path.rpartition("/")[0])
 
 
+class Spares:
+    """Descriptors that are held so that the log has some when the process has no other left.
+
+    A call that meets EMFILE gives one back and tries again at once. There is no way to hand the
+    slot over, so another thread may take it first: then the next one is given back. A file that
+    is closed while some are missing makes its descriptor a spare again, in one step.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._held: list[int] = []
+        self._lock = threading.Lock()
+        self.refill()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def attempt(self, call: Callable[[], _T]) -> _T:
+        """Return what *call* returns, with a spare given back if it has no descriptor.
+
+        Raises:
+            OSError: It failed, for want of a descriptor although all spares were given back, or
+                for another reason.
+        """
+        while True:
+            try:
+                return call()
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR or not self._give_back():
+                    raise
+
+    def refill(self) -> None:
+        """Take descriptors until all are held again, or there is none to take."""
+        with self._lock, suppress(OSError):
+            while len(self._held) < self.count:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def close(self, descriptor: int) -> None:
+        """Close a file's descriptor; keep its slot as a spare if one is missing."""
+        if len(self._held) < self.count:
+            with self._lock:
+                if self._held and len(self._held) < self.count:
+                    # Replaces what the descriptor stands for without ever freeing its number.
+                    os.dup2(self._held[0], descriptor, inheritable=False)
+                    self._held.append(descriptor)
+                    return
+        os.close(descriptor)
+        if len(self._held) < self.count:
+            self.refill()
+
+    def _give_back(self) -> bool:
+        with self._lock:
+            if not self._held:
+                return False
+            os.close(self._held.pop())
+            return True
+
+    def __del__(self) -> None:
+        """Give all of them back with the last file that could need one."""
+        for descriptor in self._held:
+            os.close(descriptor)
+
+
 class DiskFile:
     """An open file of a `Disk`.
 
@@ -217,8 +312,9 @@ class DiskFile:
     read another file's bytes.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, spares: Spares) -> None:
         self._descriptor = descriptor
+        self._spares = spares
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to *size* bytes from *offset* on."""
@@ -252,7 +348,7 @@ class DiskFile:
         """Close the file; closing it again does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            os.close(descriptor)
+            self._spares.close(descriptor)
 
     def __del__(self) -> None:
         """Close the file with its last reference."""
@@ -261,11 +357,16 @@ class DiskFile:
 
 
 class Disk:
-    """The data directory on a local file system; files are readable by their owner only."""
+    """The data directory on a local file system; files are readable by their owner only.
 
-    def __init__(self, root: Path) -> None:
+    A broker's holds *spare* descriptors for itself, so that the log can open its files however
+    many connections there are.
+    """
+
+    def __init__(self, root: Path, *, spare: int = 0) -> None:
         self.root = root
         self._locks: dict[str, int] = {}
+        self._spares = Spares(spare)
 
     def _path(self, path: str) -> Path:
         return self.root / path
@@ -274,7 +375,11 @@ class Disk:
         """Open *path* for reading, or for both."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
         flags |= os.O_CREAT if create else 0
-        return DiskFile(os.open(self._path(path), flags, _FILE_MODE))
+        return DiskFile(self._open(path, flags), self._spares)
+
+    def _open(self, path: str, flags: int) -> int:
+        where = self._path(path)
+        return self._spares.attempt(lambda: os.open(where, flags, _FILE_MODE))
 
     def exists(self, path: str) -> bool:
         """Return whether *path* exists."""
@@ -282,10 +387,13 @@ class Disk:
 
     def list_dir(self, path: str) -> list[str]:
         """Return the sorted names in the directory *path*; none if there is no directory."""
+        where = self._path(path)
         try:
-            return sorted(entry.name for entry in self._path(path).iterdir())
+            return sorted(self._spares.attempt(lambda: os.listdir(where)))  # noqa: PTH208 - names only
         except FileNotFoundError:
             return []
+        finally:
+            self._spares.refill()
 
     def make_dir(self, path: str) -> None:
         """Make the directory *path* and its parents unless they exist."""
@@ -301,16 +409,24 @@ class Disk:
 
     def sync_dir(self, path: str) -> None:
         """Force the directory's entries to the disk."""
-        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in SCARCE_ERRNOS:
+                raise
+            raise in_doubt(error) from error  # the open succeeded: this is a failed sync
         finally:
-            os.close(descriptor)
+            self._spares.close(descriptor)
 
     def free_bytes(self) -> int:
         """Return how many bytes an unprivileged user can still write."""
         status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
+
+    def is_short(self) -> bool:
+        """Return whether some of the spare descriptors are in use."""
+        return len(self._spares) < self._spares.count
 
     def lock(self, path: str) -> None:
         """Take the lock *path*; the kernel releases it when the process ends.
@@ -319,7 +435,7 @@ class Disk:
             DataDirInUseError: Another process holds it.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC  # a child process must not keep the lock
-        descriptor = os.open(self._path(path), flags, _FILE_MODE)
+        descriptor = self._open(path, flags)
         # flock, not a POSIX lock: closing any other descriptor of the file would release that
         # one.
         try:

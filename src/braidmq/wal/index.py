@@ -14,6 +14,7 @@ from typing import Final, Literal
 from braidmq.base.records import GAP_KIND
 from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import HEADER_BYTES, INDEX_MAGIC, ROW_BYTES, checksum, encode_header
+from braidmq.wal.memory import MemoryFile
 from braidmq.wal.tables import (
     BLOCK_ROWS,
     ROW_BLOCK_BYTES,
@@ -174,6 +175,13 @@ class IndexWriter:
         """
         file = files.open(path, write=True, create=True)
         file.truncate(0)
+        write_all(file, encode_header(INDEX_MAGIC, first_id, created_us), 0)
+        return cls(file, first_id)
+
+    @classmethod
+    def in_memory(cls, *, first_id: int, created_us: int) -> "IndexWriter":
+        """Start an empty index that is on no disk: there is no room for it."""
+        file = MemoryFile()
         write_all(file, encode_header(INDEX_MAGIC, first_id, created_us), 0)
         return cls(file, first_id)
 

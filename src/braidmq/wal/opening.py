@@ -16,27 +16,31 @@ from typing import Final
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.limits import MIB
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.floor import Floor, read_floor
 from braidmq.wal.format import (
     HEADER_BYTES,
-    MARK_BYTES,
     SEGMENT_MAGIC,
     Describe,
+    Header,
     decode_gap,
     decode_header,
-    decode_mark,
     encode_header,
 )
-from braidmq.wal.index import read_trailer, remove_orphans
+from braidmq.wal.index import index_path, read_trailer, remove_orphans
 from braidmq.wal.maintenance.rebuild import (
     Visit,
     build_index,
     finish_index,
+    index_in_memory,
     read_header,
     rebuild_sealed,
+    start_in_memory,
     start_index,
     visit_run,
 )
+from braidmq.wal.mark import read_mark
+from braidmq.wal.memory import MemoryFile
 from braidmq.wal.quarantine import keep_copy
 from braidmq.wal.recovery import Ending, Read, Verdict, Walk, judge_last, judge_sealed
 from braidmq.wal.segment import (
@@ -51,7 +55,7 @@ from braidmq.wal.segment import (
     start_segment,
 )
 
-MARK_PATH: Final = "wal/durable"
+MISSING_ABOVE_FLOOR: Final = "missing segment: retention did not delete it, wal/floor says"
 _ROOM_BYTES: Final = 64 * MIB
 """With less free space than this, start-up uses the reserve's for indexes and quarantine."""
 
@@ -64,22 +68,9 @@ class Recovered:
     torn_bytes: int = 0
     zero_bytes: int = 0
     mark_unreadable: bool = False
+    has_gaps: bool = False  # a repair has given up records
+    floor_adopted: bool = False  # the log had none: it begins where its first segment does
     quarantined: list[str] = field(default_factory=list)
-
-
-def read_mark(files: Files) -> int | None:
-    """Return the durable mark, 0 if there is none, None if it is unreadable.
-
-    The mark is written after a sync and is itself never synced, so it may be old or torn. That
-    is no damage: it is a lower bound of what is durable, and 0 is a valid one.
-    """
-    if not files.exists(MARK_PATH):
-        return 0
-    file = files.open(MARK_PATH, write=False, create=False)
-    data = read_all(file, MARK_BYTES, 0)
-    file.close()
-    # An empty or zeroed mark: the power went before its first write was durable.
-    return decode_mark(data) if data.strip(b"\0") else 0
 
 
 Watch = Callable[[int, int], None]
@@ -145,6 +136,7 @@ class Opening:
         self._visit = visit
         self._watching = Watching(files, watch)
         self.recovered = Recovered()
+        self.floor = Floor()  # set by `run`
 
     def run(self) -> tuple[list[SegmentInfo], ActiveSegment]:
         """Return the sealed segments and the active one; all of their records are durable.
@@ -161,6 +153,7 @@ class Opening:
         durable_id = mark or 0
         first_ids = list_segments(self._files)
         self._check_start(first_ids, durable_id)
+        self._check_floor(first_ids)
         if not first_ids:
             return [], start_segment(self._files, FIRST_ID, self._now_us)
         sealed = [
@@ -193,6 +186,18 @@ class Opening:
         if first_ids and first_ids[0] > due:
             raise damage(due, (due, first_ids[0] - 1), "missing segment")
 
+    def _check_floor(self, first_ids: list[int]) -> None:
+        # Segments below the floor may be left from a deletion that a crash interrupted.
+        floor = read_floor(self._files)
+        self.recovered.floor_adopted = floor is None and bool(first_ids)
+        if floor is None:
+            self.floor = Floor(first_ids[0] if first_ids else FIRST_ID)
+            return
+        self.floor = floor
+        if first_ids and first_ids[0] > floor.first_id:
+            lost = floor.first_id, first_ids[0] - 1
+            raise damage(floor.first_id, lost, MISSING_ABOVE_FLOOR)
+
     def _open_sealed(self, first_id: int, successor: int) -> SegmentInfo:
         file = self._files.open(segment_path(first_id), write=False, create=False)
         header = read_header(file, first_id)
@@ -201,13 +206,25 @@ class Opening:
         # A trailer that matches size, creation time and successor proves the index complete, so
         # that records before the snapshot need not be read at every start.
         if sealed is None or sealed[1].last_id + 1 != successor:
-            info = rebuild_sealed(self._files, first_id, successor, self._describe)
+            info = self._rebuild(first_id, successor)
         else:
             info = SegmentInfo(first_id, successor - 1, size, header.created_us, sealed=True)
+            self.recovered.has_gaps |= sealed[1].gap_count > 0
         if info.last_id > self._after_id:  # older records are verified when they are read
             self._replay_sealed(file, info)
         self._watching.passed(size)
         file.close()
+        return info
+
+    def _rebuild(self, first_id: int, successor: int) -> SegmentInfo:
+        try:
+            info = rebuild_sealed(self._files, first_id, successor, self._describe)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            # It is rebuilt when it is read, once there is room.
+            info = index_in_memory(self._files, first_id, successor, self._describe)[0]
+        self.recovered.has_gaps = True  # not known without the index, and rarely asked
         return info
 
     def _replay_sealed(self, file: File, info: SegmentInfo) -> None:
@@ -232,11 +249,7 @@ class Opening:
         self._heal_header(file, first_id, durable_id)
         header = read_header(file, first_id)
         read = self._watching.reader(reader_of(file))
-        walk = Walk(read, file.size(), first_id)
-        segment = start_index(self._files, file, header)
-        # Records are visited before the verdict is known. That is safe: on damage this raises,
-        # and the caller drops whatever it has made of them.
-        build_index(walk, segment, self._describe, self._visit_new)
+        walk, segment = self._index_last(file, header, read)
         verdict = judge_last(walk, durable_id, read)
         if verdict.ending is Ending.DAMAGE:
             raise judged_damage(first_id, verdict)
@@ -246,8 +259,43 @@ class Opening:
         # about to count as committed, so they must be durable first. This also makes the
         # truncation of a torn tail durable, before anything is written in its place.
         file.fsync()
-        finish_index(self._files, first_id)
+        self.recovered.has_gaps |= segment.index.gap_count > 0
+        if not isinstance(segment.index.file, MemoryFile):
+            finish_index(self._files, first_id)
         return segment
+
+    def _index_last(self, file: File, header: Header, read: Read) -> tuple[Walk, ActiveSegment]:
+        """Walk over the last segment, visit its records and index them; twice on a full disk.
+
+        Records are visited before the verdict is known. That is safe: on damage `_open_last`
+        raises, and the caller drops whatever it has made of them.
+        """
+        walk = Walk(read, file.size(), header.first_id)
+        visited_id = 0
+
+        def visit(record_id: int, body: bytes) -> None:
+            nonlocal visited_id
+            if record_id > visited_id:  # each once, however often the walk begins
+                visited_id = record_id
+                self._visit_new(record_id, body)
+
+        try:
+            segment = start_index(self._files, file, header)
+            build_index(walk, segment, self._describe, visit)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            self._remove_unfinished(header.first_id)
+            walk = Walk(read, file.size(), header.first_id)
+            segment = start_in_memory(file, header)
+            build_index(walk, segment, self._describe, visit)
+        return walk, segment
+
+    def _remove_unfinished(self, first_id: int) -> None:
+        # Both are derived from the segment. The old one would not grow with it any more.
+        for path in (index_path(first_id) + ".tmp", index_path(first_id)):
+            if self._files.exists(path):
+                self._files.unlink(path)
 
     def _heal_header(self, file: File, first_id: int, durable_id: int) -> None:
         """Finish a rotation that a crash interrupted before the new header was durable.

@@ -6,7 +6,7 @@ The decisions are pure answers, without a file or a clock; `braidmq.wal.wal` act
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.ids import ID_MAX
@@ -18,6 +18,28 @@ SEGMENT_BYTES_MAX: Final = 1024 * MIB
 """Far below the 4 GiB that index rows can address, because the last batch may overshoot it."""
 
 _HOUR_US: Final = 3_600 * 1_000_000
+
+
+class Steps(Protocol):
+    """What the owner of a log knows about steps of the clock that stamped it."""
+
+    def moved_us(self, record_id: int) -> int:
+        """Return what to add to a time that was written with this record, to compare it now."""
+
+    def step_ids(self) -> list[int]:
+        """Return the ids at which times may go back, oldest first."""
+
+
+class NoSteps:
+    """A clock that has never been set."""
+
+    def moved_us(self, record_id: int) -> int:  # noqa: ARG002 - no time was moved
+        """Return 0."""
+        return 0
+
+    def step_ids(self) -> list[int]:
+        """Return no id."""
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +94,9 @@ class FsyncPolicy:
         return self.every_records == 1
 
 
+NO_STEPS: Final = NoSteps()
+
+
 @dataclass(frozen=True, slots=True)
 class WalOptions:
     """The settings of ``[wal]`` that the log itself obeys.
@@ -110,12 +135,14 @@ class WalOptions:
         needed_id: int,
         now_us: int,
         recovery_id: int = ID_MAX,
+        steps: Steps = NO_STEPS,
     ) -> list[SegmentInfo]:
         """Return the segments to delete: the oldest ones, up to the first that must stay.
 
         *segments* are all of the log's, the active one last; that one always stays. Readers
         need the ids from *needed_id* on; recovery needs those from *recovery_id* on, and
         `retention_force` never overrides recovery: without them the broker could not start.
+        *steps* keeps a clock that was wrong for a while from making segments older or younger.
         """
         total = sum(segment.size for segment in segments)
         gone: list[SegmentInfo] = []
@@ -126,8 +153,10 @@ class WalOptions:
                 break
             if segment.last_id >= needed_id and not self.retention_force:
                 break
-            # A segment is sealed at the moment its successor is created.
-            age_us = now_us - successor.created_us
+            # A segment is sealed at the moment its successor is created, just before the first
+            # record of that one.
+            sealed_us = successor.created_us + steps.moved_us(successor.first_id - 1)
+            age_us = now_us - sealed_us
             too_old = self.retention_hours > 0 and age_us > self.retention_hours * _HOUR_US
             too_much = 0 < self.retention_bytes < total
             if not (too_old or too_much):

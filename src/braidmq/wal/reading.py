@@ -13,10 +13,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.base.limits import KIB
 from braidmq.base.records import GAP_KIND
 from braidmq.wal.disk import FULL_ERRNOS, File, Files, read_all
+from braidmq.wal.failures import failure_of, reading
 from braidmq.wal.format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
@@ -28,7 +28,7 @@ from braidmq.wal.format import (
     select_rows,
 )
 from braidmq.wal.index import IndexView, open_sealed
-from braidmq.wal.maintenance.rebuild import rebuild_sealed
+from braidmq.wal.maintenance.rebuild import index_in_memory, rebuild_sealed
 from braidmq.wal.recovery import Walk, find_record
 from braidmq.wal.segment import SegmentInfo, damage, reader_of
 from braidmq.wal.tables import BLOCK_ROWS
@@ -109,8 +109,9 @@ class Reader:
         """Return records of *view* as `Wal.read` says.
 
         Raises:
-            DamagedLogError: A committed record cannot be read.
-            LogFullError: An index must be rebuilt, and the disk is full.
+            DamagedLogError: A committed record is not what was written.
+            LogScarceError: There is no descriptor or memory for it now.
+            LogReadError: The disk did not return it.
             LogPoisonedError: An index must be rebuilt, and writing it failed.
             FileNotFoundError: A segment was deleted meanwhile: take a new view.
         """
@@ -136,14 +137,10 @@ class Reader:
         for attempt in range(2):
             file, index = self.opened(view, segment)
             try:
-                return self._read_blocks(file, index, segment, wanted, found)
+                with reading(segment.path):
+                    return self._read_blocks(file, index, segment, wanted, found)
             except _DoubtError:
                 self.settle_doubt(view, segment, again=attempt > 0)
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                lost = found.reached_id + 1, segment.last_id
-                raise damage(segment.first_id, lost, str(error)) from error
         raise AssertionError(segment)
 
     def _read_blocks(
@@ -220,10 +217,11 @@ class Reader:
             if held is not None:
                 self._open.move_to_end(segment.first_id)
                 return held
-            file = self._files.open(segment.path, write=False, create=False)
-            index = self._open_index(segment)
+            with reading(segment.path):
+                file = self._files.open(segment.path, write=False, create=False)
+                index = self._open_index(segment)
             self._open[segment.first_id] = file, index
-            if len(self._open) > OPEN_SEGMENTS_MAX:
+            while len(self._open) > (1 if self._files.is_short() else OPEN_SEGMENTS_MAX):
                 # Not closed: another thread may be reading it. It closes with its last
                 # reference.
                 self._open.popitem(last=False)
@@ -234,19 +232,38 @@ class Reader:
             index = open_sealed(self._files, segment.first_id, segment.created_us, segment.size)
             if index is not None:
                 return index
-            self._rebuild(segment)
+            if not self._rebuild(segment):
+                return self._index_in_memory(segment)
         lost = segment.first_id, segment.last_id
         raise damage(segment.first_id, lost, "its index cannot be rebuilt")
 
-    def _rebuild(self, segment: SegmentInfo) -> None:
+    def _rebuild(self, segment: SegmentInfo) -> bool:
+        """Rebuild the index of a segment; return False if the disk has no room for it."""
         try:
             rebuild_sealed(self._files, segment.first_id, segment.last_id + 1, self._describe)
         except FileNotFoundError:
             raise
         except OSError as error:
             if error.errno in FULL_ERRNOS:
-                raise LogFullError("no space left to rebuild an index") from error
-            raise LogPoisonedError("rebuilding an index", str(error)) from error
+                return False
+            raise failure_of("rebuilding an index", error) from error
+        return True
+
+    def _index_in_memory(self, segment: SegmentInfo) -> IndexView:
+        # Consumers must be able to drain while the disk is full. The index stays in memory as
+        # long as the segment is among those that are open.
+        end_id = segment.last_id + 1
+        return index_in_memory(self._files, segment.first_id, end_id, self._describe)[1]
+
+    def rows(self, view: LogView, segment: SegmentInfo, block: int) -> bytes:
+        """Return a block of a segment's index rows; a damaged index is rebuilt first."""
+        for attempt in range(2):
+            _, index = self.opened(view, segment)
+            rows = index.block(block)
+            if rows is not None:
+                return rows
+            self.settle_doubt(view, segment, again=attempt > 0)
+        raise AssertionError(segment)
 
     def settle_doubt(self, view: LogView, segment: SegmentInfo, *, again: bool) -> None:
         """Find out whether segment or index is wrong; rebuild the index, or raise.
@@ -259,16 +276,20 @@ class Reader:
                 restart rebuilds: the writer is appending to it.
         """
         if segment.sealed and not again:
-            with self._lock:
-                self._rebuild(segment)
-                self._open.pop(segment.first_id, None)
+            with self._lock, reading(segment.path):
+                held = self._open.pop(segment.first_id, None)
+                if not self._rebuild(segment) and held is not None:
+                    self._open[segment.first_id] = held[0], self._index_in_memory(segment)
             return
         file, _ = self.opened(view, segment)
         read = reader_of(file)
         walk = Walk(read, segment.size, segment.first_id)
-        for _ in walk.runs():  # to find where the segment is damaged, if it is
-            pass
-        behind = find_record(read, walk.offset, segment.size, walk.next_id - 1, fenced=False)
+        with reading(segment.path):
+            for _ in walk.runs():  # to find where the segment is damaged, if it is
+                pass
+            behind = find_record(
+                read, walk.offset, segment.size, walk.next_id - 1, fenced=False
+            )
         last_lost = max(behind[1] - 1 if behind else segment.last_id, walk.next_id)
         reason = walk.problem or "its index does not match; a restart rebuilds it"
         lost = walk.next_id, last_lost

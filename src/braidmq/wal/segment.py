@@ -4,12 +4,23 @@
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from braidmq.base.errors import DamagedLogError, LogPoisonedError
 from braidmq.base.limits import KIB, MIB
-from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import (
+    FULL_ERRNOS,
+    LOG_DIR,
+    PASSING_ERRNOS,
+    SCARCE_ERRNOS,
+    File,
+    Files,
+    in_doubt,
+    read_all,
+    write_all,
+)
 from braidmq.wal.format import (
     HEADER_BYTES,
     SEGMENT_BYTES_LIMIT,
@@ -136,11 +147,14 @@ class ActiveSegment:
            that a power cut could bring back, between the sectors of the new ones.*
 
         Raises:
-            OSError: The bytes may still be there; poison the log.
+            OSError: The bytes may still be there: append nothing.
         """
         self.file.truncate(self.size)
         self.index.file.truncate(self.index.size)
-        self.file.fdatasync()
+        try:
+            self.file.fdatasync()
+        except OSError as error:
+            raise in_doubt(error) from error  # whatever its number, it is a failed sync
 
     @property
     def is_empty(self) -> bool:
@@ -177,7 +191,7 @@ def start_segment(files: Files, first_id: int, created_us: int) -> ActiveSegment
     rebuilt.
 
     Raises:
-        OSError: A write failed; either file may exist, in part.
+        OSError: A write failed, or there was no descriptor; either file may exist, in part.
         LogPoisonedError: The segment was written but could not be synced.
     """
     file = files.open(segment_path(first_id), write=True, create=True)
@@ -185,17 +199,42 @@ def start_segment(files: Files, first_id: int, created_us: int) -> ActiveSegment
     write_all(file, encode_header(SEGMENT_MAGIC, first_id, created_us), 0)
     try:
         file.fsync()
-        files.sync_dir(LOG_DIR)
     except OSError as error:
         raise LogPoisonedError("fsync of a new segment", str(error)) from error
+    _sync_names(files)
     index = IndexWriter.create(
         files, index_path(first_id), first_id=first_id, created_us=created_us
     )
+    _sync_names(files)
+    return ActiveSegment(file, index, created_us)
+
+
+def removal_of(files: Files, first_id: int) -> Callable[[], None]:
+    """Return what removes a segment again that `start_segment` could not finish.
+
+    It must be gone before the one before it grows again: a start that found both would take the
+    older for sealed, with records after its end. The function may be called until it succeeds.
+    """
+    new = index_path(first_id), segment_path(first_id)
+    made = [path for path in new if files.exists(path)]
+
+    def remove() -> None:
+        for path in made:
+            if files.exists(path):
+                files.unlink(path)
+        if made:
+            files.sync_dir(LOG_DIR)
+
+    return remove
+
+
+def _sync_names(files: Files) -> None:
     try:
         files.sync_dir(LOG_DIR)
     except OSError as error:
+        if error.errno in SCARCE_ERRNOS:
+            raise  # the sync has not begun
         raise LogPoisonedError("fsync of a directory", str(error)) from error
-    return ActiveSegment(file, index, created_us)
 
 
 class Reserve:
@@ -208,7 +247,8 @@ class Reserve:
 
     def __init__(self, files: Files, segment_bytes: int) -> None:
         self.bytes_full = min(RESERVE_BYTES_MAX, segment_bytes // 4)
-        self._file: File = files.open(RESERVE_PATH, write=True, create=True)
+        self._files = files
+        self._file: File | None = None  # a full disk may have no room even for its name
         # An allocation is not durable, so a crash may have lost the last run's: start from 0.
         self.bytes_left = 0
 
@@ -225,32 +265,40 @@ class Reserve:
         Raises:
             OSError: The file could not be truncated.
         """
-        if not self.bytes_left:
+        if not self.bytes_left or self._file is None:
             return False
         # If less is left than wanted, release it all: *wanted* is a generous estimate.
-        self.bytes_left = max(0, self.bytes_left - wanted - _RESERVE_STEP_BYTES)
-        self._file.truncate(self.bytes_left)
+        left = max(0, self.bytes_left - wanted - _RESERVE_STEP_BYTES)
+        self._file.truncate(left)
+        self.bytes_left = left
         return True
 
     def refill(self) -> bool:
         """Reserve the full size again if the disk has room; return whether it is whole.
 
+        If there is room for a part only, reserve that part: acknowledgements need some of it.
+
         Raises:
-            OSError: It failed for a reason other than lack of space.
+            OSError: It failed for a reason that does not pass.
         """
-        if self.is_whole:
-            return True
-        try:
-            self._file.allocate(self.bytes_full)
-        except OSError as error:
-            if error.errno not in FULL_ERRNOS:
-                raise
-            # A failed allocation may have taken part of the space; give that part back.
-            self._file.truncate(self.bytes_left)
-            return False
-        self.bytes_left = self.bytes_full
-        return True
+        wanted = self.bytes_full
+        while self.bytes_left < wanted:
+            try:
+                if self._file is None:
+                    self._file = self._files.open(RESERVE_PATH, write=True, create=True)
+                self._file.allocate(wanted)
+                self.bytes_left = wanted
+            except OSError as error:
+                if error.errno not in PASSING_ERRNOS:
+                    raise
+                if self._file is None or error.errno not in FULL_ERRNOS:
+                    break
+                # A failed allocation may have taken part of the space; give that part back.
+                self._file.truncate(self.bytes_left)
+                wanted //= 2
+        return self.is_whole
 
     def close(self) -> None:
         """Close the file; the space stays reserved."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()

@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
-from braidmq.wal.disk import FULL_ERRNOS, Files, read_all, write_all
+from braidmq.base.errors import DamagedLogError, LogPoisonedError
+from braidmq.wal.disk import SCARCE_ERRNOS, File, Files, read_all, write_all
+from braidmq.wal.failures import failure_of
 from braidmq.wal.format import checksum
 from braidmq.wal.quarantine import move_in
 
@@ -35,6 +36,9 @@ SNAPSHOT_DIR: Final = "snapshot"
 SNAPSHOT_MAGIC: Final = b"BRAIDSNP"
 SNAPSHOT_VERSION: Final = 1
 KEPT_COUNT: Final = 2
+SYNC_BYTES: Final = 4 * 1024 * 1024
+"""How much of a snapshot is written before it is synced."""
+
 _TEMPORARY: Final = f"{SNAPSHOT_DIR}/writing.tmp"
 _NAME: Final = re.compile(r"([0-9]{20})\.snap")
 _HEADER: Final = Struct(
@@ -57,8 +61,7 @@ class Snapshot:
 
 def encode(last_id: int, body: bytes) -> bytes:
     """Return the content of a snapshot file."""
-    fields = _HEADER.pack(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, last_id, len(body), 0)[:_CRC_AT]
-    return fields + checksum(fields + body).to_bytes(4, "little") + body
+    return b"".join(_with_head(last_id, [body]))
 
 
 def decode(data: bytes) -> Snapshot | None:
@@ -99,48 +102,98 @@ def list_ids(files: Files) -> list[int]:
 
 
 def save(files: Files, last_id: int, body: bytes) -> None:
+    """Write a snapshot durably, as :func:`save_parts`."""
+    save_parts(files, last_id, [body])
+
+
+def save_parts(files: Files, last_id: int, parts: list[bytes]) -> None:
     """Write a snapshot durably, then delete all but the newest two.
 
+    No step handles more than one of the *parts*, so that the writer need not hold the
+    interpreter, or the disk, for long.
+
     Raises:
-        LogFullError: The disk is full; the existing snapshots are intact.
+        LogFullError: The disk is full, or the system has no descriptor or memory; at least the
+            snapshots that existed are intact.
         LogPoisonedError: The disk failed.
     """
     try:
-        if not files.exists(SNAPSHOT_DIR):
+        if not list_ids(files):  # also if only the sync failed the last time
             files.make_dir(SNAPSHOT_DIR)
             _sync_dir(files, "")
-        _write_durably(files, snapshot_path(last_id), encode(last_id, body))
+        _write_durably(files, snapshot_path(last_id), _with_head(last_id, parts))
         for old in list_ids(files)[KEPT_COUNT:]:
             files.unlink(snapshot_path(old))
             _sync_dir(files, SNAPSHOT_DIR)
     except OSError as error:
-        if error.errno in FULL_ERRNOS:
-            raise LogFullError("no space left for a snapshot") from error
-        raise LogPoisonedError("snapshot", str(error)) from error
+        raise failure_of("snapshot", error) from error
 
 
-def _write_durably(files: Files, path: str, data: bytes) -> None:
+def _with_head(last_id: int, parts: list[bytes]) -> list[bytes]:
+    """Return the content of a snapshot file, in the same parts."""
+    length = sum(map(len, parts))
+    fields = _HEADER.pack(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, last_id, length, 0)[:_CRC_AT]
+    crc = checksum(fields)
+    for part in parts:
+        crc = checksum(part, crc)
+    return [fields + crc.to_bytes(4, "little") + parts[0], *parts[1:]]
+
+
+def _write_durably(files: Files, path: str, parts: list[bytes]) -> None:
     file = files.open(_TEMPORARY, write=True, create=True)
     file.truncate(0)
-    try:
-        write_all(file, data, 0)
-    except OSError:
-        file.truncate(0)  # on a full disk, do not keep what was written so far
-        raise
+    at = synced = 0
+    for part in parts:
+        try:
+            write_all(file, part, at)
+        except OSError:
+            file.truncate(0)  # on a full disk, do not keep what was written so far
+            raise
+        at += len(part)
+        if at - synced >= SYNC_BYTES:
+            # A disk that gets all of a large file at once makes the log's commits wait.
+            _sync(file)
+            synced = at
+    if at > synced:
+        _sync(file)
+    file.close()
+    files.rename(_TEMPORARY, path)
+    _sync_dir(files, SNAPSHOT_DIR)
+
+
+def _sync(file: File) -> None:
     try:
         file.fsync()
     except OSError as error:
         raise LogPoisonedError("fsync of a snapshot", str(error)) from error
-    file.close()
-    files.rename(_TEMPORARY, path)
-    _sync_dir(files, SNAPSHOT_DIR)
 
 
 def _sync_dir(files: Files, path: str) -> None:
     try:
         files.sync_dir(path)
     except OSError as error:
+        if error.errno in SCARCE_ERRNOS:
+            raise  # the sync has not begun
         raise LogPoisonedError("fsync of a directory", str(error)) from error
+
+
+def oldest_kept(files: Files) -> int:
+    """Return the last id of the oldest snapshot, 0 if there is none; their names are durable.
+
+    Recovery may have to start from it, so it is how far retention may go.
+
+    Raises:
+        LogFullError: There is no descriptor or memory for it now.
+        LogPoisonedError: The disk failed.
+    """
+    try:
+        kept = list_ids(files)
+        if kept:
+            # The newest may have its name since a save that could not make it durable.
+            _sync_dir(files, SNAPSHOT_DIR)
+    except OSError as error:
+        raise failure_of("reading the snapshots", error) from error
+    return min(kept, default=0)
 
 
 def read(files: Files, last_id: int) -> Snapshot | None:

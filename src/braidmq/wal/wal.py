@@ -13,64 +13,29 @@ committed one survives a power cut under any policy but `always`, or that a reco
 log: `retain` deletes, and a reader that comes later is told which ids it has missed.
 """
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Final, NoReturn, TypeVar
+from contextlib import suppress
+from dataclasses import replace
+from typing import NoReturn, TypeVar
 
 from braidmq.base.errors import LogFullError, LogPoisonedError
-from braidmq.base.histogram import Histogram
 from braidmq.base.ids import ID_MAX
 from braidmq.wal.browse import Bounds, Browser, FoundIds
-from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, write_all
-from braidmq.wal.format import ROW_BYTES, Describe, encode_mark
-from braidmq.wal.index import index_path
+from braidmq.wal.counting import RowCounter
+from braidmq.wal.disk import LOG_DIR, PASSING_ERRNOS, Files
+from braidmq.wal.failures import Unfinished, failure_of, reading
+from braidmq.wal.floor import DurableFloor, Floor
+from braidmq.wal.format import ROW_BYTES, Describe
 from braidmq.wal.maintenance.rebuild import Visit
 from braidmq.wal.maintenance.scrub import Scrubber
-from braidmq.wal.opening import MARK_PATH, Opening, Watch, unwatched
-from braidmq.wal.options import WalOptions
+from braidmq.wal.mark import DurableMark
+from braidmq.wal.opening import Opening, Watch, unwatched
+from braidmq.wal.options import NO_STEPS, Steps, WalOptions
 from braidmq.wal.reading import LogView, ReadBack, Reader, Wanted
-from braidmq.wal.segment import Reserve, SegmentInfo, damage, segment_path, start_segment
+from braidmq.wal.segment import Reserve, SegmentInfo, damage, removal_of, start_segment
+from braidmq.wal.stats import WalStats
 
 T = TypeVar("T")
-
-FSYNCS_KEPT: Final = 4_096
-"""How many of the latest fsync times are kept for live charts."""
-
-FSYNC_BOUNDS_S: Final = (
-    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
-    *(0.1, 0.25, 0.5, 1.0, 2.5),
-)
-"""From a disk with a safe write cache to one that is about to fail."""
-
-BATCH_BOUNDS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
-"""Records of one append."""
-
-
-@dataclass(slots=True)
-class WalStats:
-    """Counters since the log was opened."""
-
-    records: int = 0
-    bytes: int = 0
-    commits: int = 0
-    fsyncs: int = 0
-    fsync_seconds_last: float = 0.0
-    fsync_seconds_total: float = 0.0
-    # The reader of the chart empties it.
-    fsync_seconds_lately: deque[float] = field(
-        default_factory=lambda: deque(maxlen=FSYNCS_KEPT)
-    )
-    fsync_seconds: Histogram = field(default_factory=lambda: Histogram(FSYNC_BOUNDS_S))
-    batches: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS))  # in records
-
-    def count_fsync(self, seconds: float) -> None:
-        """Count one fsync and how long it took."""
-        self.fsyncs += 1
-        self.fsync_seconds_last = seconds
-        self.fsync_seconds_total += seconds
-        self.fsync_seconds_lately.append(seconds)
-        self.fsync_seconds.add(seconds)
 
 
 def _no_clock() -> float:
@@ -101,20 +66,25 @@ class Wal:
         self._options = options
         self._describe = describe
         self._clock = clock
+        self.steps: Steps = NO_STEPS  # set by the owner, who knows what the times mean
         self._sealed = tuple(sealed)
         self._active = active
         self._poison: tuple[str, str] | None = None
-        self._mark: File = files.open(MARK_PATH, write=True, create=True)
+        self._unfinished = Unfinished()
+        self._floor = DurableFloor(files, opening.floor)
+        self._mark = DurableMark(files)
         self._reserve = Reserve(files, options.segment_bytes)
         self._reader = Reader(files, describe)
         self._scrubber = Scrubber(self._reader)
         self._browser = Browser(self._reader)
+        self._counter = RowCounter(self._reader)
         self.stats = WalStats()
         self.recovered = opening.recovered
         self.next_id = active.next_id
         self.synced_id = self.next_id - 1
         self.committed_id = self.next_id - 1
-        write_all(self._mark, encode_mark(self.synced_id), 0)
+        self._mark.write(self.synced_id)
+        self._floor.establish()
         self._reserve.refill()
         files.sync_dir(LOG_DIR)  # the names of mark and reserve
         self._view = self._make_view()
@@ -140,7 +110,7 @@ class Wal:
 
         Raises:
             DamagedLogError: Committed data cannot be read. Only indexes may have been changed.
-            LogFullError: The disk has no room even to start.
+            LogFullError: The disk has no room even to start, or the system no descriptor.
             LogPoisonedError: The disk failed.
         """
         opening = Opening(
@@ -149,9 +119,7 @@ class Wal:
         try:
             return cls(files, options, describe, opening=opening, clock=clock)
         except OSError as error:
-            if error.errno in FULL_ERRNOS:
-                raise LogFullError from error
-            raise LogPoisonedError("opening", str(error)) from error
+            raise failure_of("opening the log", error) from error
 
     # Writing.
 
@@ -168,12 +136,14 @@ class Wal:
         then uses up the reserve and tries again.
 
         Raises:
-            LogFullError: The disk is full. The log is as it was before the call.
+            LogFullError: The disk is full, or there is no descriptor or memory for what has to
+                be done first. The log is as it was before the call.
             LogPoisonedError: A write failed: the content of the disk is unknown from here on.
         """
         self._check()
         if not bodies:
             return
+        self._finish()
         if not (urgent or self._reserve.is_whole):
             # Part of the reserve is in use, so the disk is (nearly) full: leave the rest to
             # acknowledgements, which are what will free space.
@@ -195,19 +165,40 @@ class Wal:
         self.stats.bytes += self._active.size - size
 
     def _undo_append(self, error: OSError) -> None:
-        if error.errno not in FULL_ERRNOS:
+        if error.errno not in PASSING_ERRNOS:
             self._fail("write", error)
+        self._undo("truncate after a full disk", self._active.roll_back)
+
+    def _undo(self, operation: str, undo: Callable[[], None]) -> None:
+        self._unfinished.add(operation, undo)
+        self._finish()
+
+    def _finish(self) -> None:
         try:
-            self._active.roll_back()
-        except OSError as worse:
-            self._fail("truncate after a full disk", worse)
+            self._unfinished.finish()
+        except LogPoisonedError as error:  # from one that knows no log to poison
+            self._poison = error.operation, error.reason
+            raise
 
     def _use_reserve(self, bodies: list[bytes]) -> bool:
         # For each record its header and its index row as well, rounded up.
-        wanted = sum(map(len, bodies)) + len(bodies) * 2 * ROW_BYTES
+        return self.release_reserve(sum(map(len, bodies)) + len(bodies) * 2 * ROW_BYTES)
+
+    def release_reserve(self, wanted: int) -> bool:
+        """Release at least *wanted* bytes of the reserve if there are; False if there are none.
+
+        For acknowledgements, and for the snapshot that retention needs. Publishing is refused
+        until the reserve is whole again.
+
+        Raises:
+            LogPoisonedError: The disk failed.
+        """
+        self._check()
         try:
             return self._reserve.release(wanted)
         except OSError as error:
+            if error.errno in PASSING_ERRNOS:
+                return False
             self._fail("shortening the reserve", error)
 
     def commit(self, now_us: int) -> int:
@@ -256,12 +247,9 @@ class Wal:
         self.stats.count_fsync(self._clock() - started)
         self.synced_id = self.next_id - 1
         try:
-            write_all(self._mark, encode_mark(self.synced_id), 0)
+            self._mark.write(self.synced_id)
         except OSError as error:
-            # A copy-on-write file system may lack room even to overwrite twelve bytes. The
-            # mark is a lower bound, so an old one does no harm until the next sync.
-            if error.errno not in FULL_ERRNOS:
-                self._fail("write of the durable mark", error)
+            self._fail("write of the durable mark", error)
 
     def _publish(self) -> None:
         if self.committed_id != self.next_id - 1:
@@ -281,7 +269,9 @@ class Wal:
         )
 
     def _rotate(self, now_us: int) -> None:
-        """Seal the active segment and start the next; on a full disk keep this one.
+        """Seal the active segment and start the next, or keep this one if that is not possible.
+
+        The batch is committed whatever happens here; the next commit tries again.
 
         1. The segment is fdatasynced, if the policy has not done it. *So a sealed segment is
            never torn: anything invalid in one is damage.*
@@ -298,7 +288,7 @@ class Wal:
         try:
             self._active.seal_index()
             successor = start_segment(self._files, self.next_id, now_us)
-        except LogPoisonedError as error:  # from `start_segment`, which knows no log to poison
+        except LogPoisonedError as error:  # as in `_finish`
             self._poison = error.operation, error.reason
             raise
         except OSError as error:
@@ -309,18 +299,17 @@ class Wal:
         self._view = self._make_view()
 
     def _postpone_rotation(self, error: OSError) -> None:
-        if error.errno not in FULL_ERRNOS:
+        if error.errno not in PASSING_ERRNOS:
             self._fail("rotation", error)
-        try:
-            # The new segment must be gone before the old one grows again: a start that found
-            # both would take the old one for sealed, with records after its end.
-            for path in (index_path(self.next_id), segment_path(self.next_id)):
-                if self._files.exists(path):
-                    self._files.unlink(path)
-            self._files.sync_dir(LOG_DIR)
+        remove = removal_of(self._files, self.next_id)
+
+        def undo() -> None:
+            remove()
             self._active.unseal_index()
-        except OSError as worse:
-            self._fail("undoing a rotation", worse)
+
+        # The batch is committed: that this has to wait concerns the next one.
+        with suppress(LogFullError):
+            self._undo("undoing a rotation", undo)
 
     def refill_reserve(self) -> bool:
         """Refill the reserve if the disk has room; return whether it is whole.
@@ -331,6 +320,10 @@ class Wal:
             LogPoisonedError: The log was poisoned before, or the disk failed now.
         """
         self._check()
+        try:
+            self._finish()
+        except LogFullError:
+            return False
         try:
             return self._reserve.refill()
         except OSError as error:
@@ -343,39 +336,42 @@ class Wal:
         needs those from *recovery_id* on, the last id of the oldest kept snapshot + 1; nothing
         overrides that, because the newest snapshot may turn out to be invalid.
 
+        The floor moves first, durably: from then on a start does not miss these segments. What
+        a lack of room, descriptors or memory leaves undone is done by a later call.
+
         Raises:
             LogPoisonedError: A deletion failed.
         """
         self._check()
         expired = self._options.expired(
-            self.segments(), needed_id=needed_id, now_us=now_us, recovery_id=recovery_id
+            self.segments(),
+            needed_id=needed_id,
+            now_us=now_us,
+            recovery_id=recovery_id,
+            steps=self.steps,
         )
-        for segment in expired:  # the oldest ones, in order
-            self._sealed = self._sealed[1:]
-            # The active part stays as it was: retention must not commit what was only appended.
-            self._view = replace(self._view, sealed=self._sealed)
-            self._delete(segment)
-        return [segment.path for segment in expired]
-
-    def _delete(self, segment: SegmentInfo) -> None:
-        """Delete a sealed segment that has left the view already.
-
-        1. The segment is removed first. *A reader with an older view that found the segment
-           without its index would rebuild the index.*
-        2. The directory is synced before the next segment is removed. *Otherwise a power cut
-           could keep an older segment and lose a younger one: a hole, that is, damage.*
-        3. The index is removed, not synced. *One that comes back is an orphan, which the next
-           start removes.*
-        """
+        gone: list[str] = []
         try:
-            self._files.unlink(segment.path)
-            self._files.sync_dir(LOG_DIR)
-            index = index_path(segment.first_id)
-            if self._files.exists(index):
-                self._files.unlink(index)
-            self._reader.forget(segment)
+            if expired:
+                self._floor.rise(expired, needed_id)
+            for segment in expired:  # the oldest ones, in order
+                before = self._sealed
+                # First: a reader that found the segment gone would take it for damage.
+                self._show_sealed(before[1:])
+                if not self._floor.delete(segment):
+                    self._show_sealed(before)
+                    break
+                self._reader.forget(segment)
+                gone.append(segment.path)
         except OSError as error:
-            self._fail("deleting a segment", error)
+            if error.errno not in PASSING_ERRNOS:
+                self._fail("deleting a segment", error)
+        return gone
+
+    def _show_sealed(self, sealed: tuple[SegmentInfo, ...]) -> None:
+        self._sealed = sealed
+        # The active part stays as it was: retention must not commit what was only appended.
+        self._view = replace(self._view, sealed=sealed)
 
     def close(self) -> None:
         """Sync unless poisoned, and close the files.
@@ -387,8 +383,10 @@ class Wal:
             if self._poison is None:
                 self.sync()
         finally:
-            for file in (self._mark, self._active.file, self._active.index.file, self._reserve):
-                file.close()
+            self._active.file.close()
+            self._active.index.file.close()
+            for part in (self._mark, self._reserve, self._floor):
+                part.close()
 
     def _fail(self, operation: str, error: OSError) -> NoReturn:
         self._poison = operation, str(error)
@@ -417,8 +415,9 @@ class Wal:
         larger than *bytes_max* is returned alone.
 
         Raises:
-            DamagedLogError: A committed record cannot be read.
-            LogFullError: An index must be rebuilt, and the disk is full.
+            DamagedLogError: A committed record is not what was written.
+            LogScarceError: There is no descriptor or memory for it now.
+            LogReadError: The disk did not return it.
             LogPoisonedError: An index must be rebuilt, and writing it failed.
         """
         wanted = Wanted(topic, up_to, count_max, bytes_max, priority)
@@ -430,14 +429,20 @@ class Wal:
 
     def first_at(self, time_us: int) -> int:
         """Return the id from which on no message is older than *time_us*; raises as `read`."""
-        return self._on_view(lambda view: self._browser.first_at(view, time_us))
+        steps = self.steps.step_ids()
+        return self._on_view(lambda view: self._browser.first_at(view, time_us, steps))
+
+    def count(self, topic: bytes, ranges: list[tuple[int, int]], *, priority: int = -1) -> int:
+        """Return how many messages of *topic* are in *ranges*, first to last id; as `read`."""
+        return self._on_view(lambda view: self._counter.count(view, topic, ranges, priority))
 
     def _on_view(self, read: Callable[[LogView], T]) -> T:
         """Call *read* with the current view; repeat if retention deleted a segment of it."""
         while True:
             view = self._view
             try:
-                return read(view)
+                with reading(LOG_DIR):
+                    return read(view)
             except FileNotFoundError as error:
                 # Retention replaces the view before it removes a file. If the view starts
                 # where it did, something else took the segment.
@@ -453,7 +458,8 @@ class Wal:
         Raises:
             DamagedLogError: A sealed segment is damaged.
         """
-        return self._scrubber.scrub(self._view, bytes_max)
+        with reading(LOG_DIR):
+            return self._scrubber.scrub(self._view, bytes_max)
 
     def verify(self, segment: SegmentInfo) -> None:
         """Verify all of a sealed segment; do nothing if retention has deleted it.
@@ -462,7 +468,8 @@ class Wal:
             DamagedLogError: It is damaged.
         """
         try:
-            self._scrubber.verify(self._view, segment)
+            with reading(segment.path):
+                self._scrubber.verify(self._view, segment)
         except FileNotFoundError:
             if segment.first_id >= self._view.first_id:
                 raise
@@ -476,6 +483,16 @@ class Wal:
     def first_id(self) -> int:
         """The lowest id that the log still holds; in an empty log, the next one."""
         return self._view.first_id
+
+    @property
+    def floor(self) -> Floor:
+        """From which id on the log must be there, and up to where retention was forced."""
+        return self._floor.floor
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the log accepts batches that are not urgent."""
+        return self._reserve.is_whole and self._unfinished.is_empty
 
     @property
     def is_poisoned(self) -> bool:

@@ -76,6 +76,25 @@ async def test_a_durable_subscription_survives_a_restart(tmp_path: Path, crash: 
         assert None is await peer.poll(subscription)
 
 
+async def test_a_subscription_does_not_outlive_the_permission_to_read(tmp_path: Path) -> None:
+    """What a key may no longer read, it does not get through a subscription from before."""
+    clock = FakeClock()
+    before = {"keys": [key_config("ada", "k", publish=["t"], subscribe=["t"])]}
+    async with (
+        broker_at(tmp_path, clock, auth=before) as broker,
+        connected(broker, key="k") as peer,
+    ):
+        subscription = await peer.subscribe("t")
+        await peer.publish("t", b"secret")
+    after = {"keys": [key_config("ada", "k", publish=["t"], subscribe=["other"])]}
+    async with (
+        broker_at(tmp_path, clock_after(clock, 1), auth=after) as broker,
+        connected(broker, key="k") as peer,
+    ):
+        peer.send(poll(7, subscription), credit(8, subscription, 1))
+        await peer.expect(not_found(7), not_found(8))
+
+
 async def test_a_tag_is_still_open_after_a_restart(
     tmp_path: Path,
 ) -> None:

@@ -1,6 +1,7 @@
 """Authentication (none, key and mtls) and permissions, on one stream and on several."""
 
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +39,8 @@ def broker_with_keys() -> AbstractAsyncContextManager[RunningBroker]:
     return broker_at(qumbed={"auth": "key"}, auth=KEYS)
 
 
-async def test_no_key_is_needed_on_loopback(peer: Peer) -> None:
-    """qumbed.auth = "none" is the default; the broker ignores any key."""
+async def test_no_key_is_needed_in_development(peer: Peer) -> None:
+    """qumbed.auth = "none" is the default there; the broker ignores any key."""
     stream = peer.open()
 
     assert ack("1", 0) == await stream.ask(publish("t", b"1"))
@@ -147,9 +148,9 @@ class Authority:
         self.file = directory / "ca.pem"
         self._ca.cert_pem.write_to_path(self.file)
 
-    def identity(self, name: str) -> tuple[Path, Path]:
+    def identity(self, name: str, *, not_after: datetime | None = None) -> tuple[Path, Path]:
         """Return a certificate with that common name, and its key."""
-        made = self._ca.issue_cert("client.example", common_name=name)
+        made = self._ca.issue_cert("client.example", common_name=name, not_after=not_after)
         chain, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         chain.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
         made.private_key_pem.write_to_path(key)
@@ -204,6 +205,17 @@ async def test_a_certificate_with_an_unknown_name_is_refused(tmp_path: Path) -> 
     async with (
         broker_with_mtls(authority) as broker,
         connected(broker, identity=authority.identity("bob")) as peer,
+    ):
+        await _assert_refused(broker, peer)
+
+
+async def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    """It has the right name and issuer, but its time is over."""
+    authority = Authority(tmp_path)
+    expired = authority.identity("ada", not_after=datetime(2001, 1, 1))  # noqa: DTZ001 - as trustme takes it
+    async with (
+        broker_with_mtls(authority) as broker,
+        connected(broker, identity=expired) as peer,
     ):
         await _assert_refused(broker, peer)
 

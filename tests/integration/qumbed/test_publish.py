@@ -183,7 +183,7 @@ async def test_a_full_log_refuses_publishes(
 ) -> None:
     """SERVER_ERROR on every stream until the log has room again."""
     disk = FakeDisk()
-    monkeypatch.setattr(daemon, "Disk", lambda _: disk)
+    monkeypatch.setattr(daemon, "Disk", lambda _, spare: disk)
     small = {"segment_bytes": 64 * 1024}
     async with broker_at(tmp_path, wal=small) as broker, connected(broker) as peer:
         one, two = peer.open(), peer.open()
@@ -207,7 +207,7 @@ async def test_a_failing_log_refuses_publishes(
 ) -> None:
     """SERVER_ERROR, as the outcome is unknown; then the broker ends."""
     disk = FakeDisk()
-    monkeypatch.setattr(daemon, "Disk", lambda _: disk)
+    monkeypatch.setattr(daemon, "Disk", lambda _, spare: disk)
     async with broker_at(tmp_path) as broker, connected(broker) as peer:
         stream = peer.open()
         await stream.publish("t", b"1")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import braidmq
 from braidmq.server.strands.qumbed.mdns import Node, find
 from tests.integration.blip.peer import PATIENCE_S
-from tests.integration.served import refused, served
+from tests.integration.served import key_section, refused, served
 
 pytestmark = pytest.mark.asyncio
 
@@ -49,6 +50,38 @@ async def test_qumbeds_identity_is_created_once(tmp_path: Path) -> None:
     assert identities[0] == identities[1]
     for name in ("gateway.key", "qumbed.key.pem"):
         assert 0o600 == (tmp_path / "data" / name).stat().st_mode & 0o777
+
+
+OPEN = '[qumbed]\nauth = "none"\n'
+KEYS = key_section("ada", "ada-key")
+
+
+@pytest.mark.parametrize("config", [KEYS, KEYS + OPEN], ids=["by default", "auth none"])
+async def test_a_key_is_needed_unless_the_configuration_says_otherwise(
+    tmp_path: Path, config: str
+) -> None:
+    """With keys configured, a local program without one cannot publish."""
+    is_open = OPEN in config
+    async with served(tmp_path, config=config, dev=False) as broker:
+        facts = await broker.ready()
+        place = f"{facts['qumbed']}?fingerprint={facts['qumbed_fingerprint']}"
+        for key in ("ada-key", "no-key") if is_open else ("ada-key",):
+            async with braidmq.connect(f"qumbed://{key}@{place}") as client:
+                await client.publish("t", b"1", qos=1)
+        if not is_open:
+            with pytest.raises(braidmq.AuthenticationFailed):
+                async with braidmq.connect(f"qumbed://no-key@{place}"):
+                    pass
+        assert is_open == ("without a key" in broker.stderr)
+
+
+async def test_qumbed_without_keys_is_for_loopback_only(tmp_path: Path) -> None:
+    """Exit 2, and a line that names the setting, the address and what is allowed."""
+    code, line = await refused(tmp_path, "--qumbed", "0.0.0.0:0", config=KEYS + OPEN, dev=False)
+
+    assert 2 == code
+    problem = "none is for loopback only: must be key or mtls to listen on 0.0.0.0"
+    assert f"error: qumbed.auth: {problem}" == line
 
 
 async def test_a_broker_with_mdns_is_discoverable(tmp_path: Path) -> None:

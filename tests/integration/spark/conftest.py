@@ -19,6 +19,10 @@ QUICK = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "1",
+    # Each of many queries reads a few rows: compiling it would cost more than it saves.
+    # Commands and pages run in sessions of their own, which compile.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.ui.enabled": "false",
 }
 

@@ -4,7 +4,6 @@ The tests in tests/unit/spark cover each case that needs no JVM. All tests here 
 """
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.spark import register, session
-from braidmq.spark.sessions import CONFIG, FILTER_PUSHDOWN
+from braidmq.spark.sessions import CONFIG
 from tests.integration.spark.families import workers_of
 from tests.unit.columnar.logs import (
     Row,
@@ -39,6 +38,8 @@ pytestmark = [
 ]
 
 Option = str | int | bool
+FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+"""Spark's setting for filters of Python sources, which is off by default."""
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +62,8 @@ def rows_of(frame: DataFrame) -> list[Row]:
 
 
 def test_the_session_is_ready(spark: SparkSession) -> None:
-    """Filters are pushed down, workers run this Python, and `session` returns the same one."""
+    """Workers run this Python, and `session` returns the same session."""
     assert spark.sparkContext.pythonExec == sys.executable
-    assert "true" == spark.conf.get(FILTER_PUSHDOWN)
     found = dict(spark.sparkContext.getConf().getAll())
     assert [] == [name for name, value in CONFIG.items() if value not in found[name]]
     sockets = Path(found["spark.python.unix.domain.socket.dir"])
@@ -116,22 +116,58 @@ CONDITIONS: dict[str, Callable[[Row], bool]] = {
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_filters_match_a_plain_count(spark: SparkSession, log: Path, condition: str) -> None:
-    """Whether Spark pushes them down or not."""
+    """Spark applies them to the rows."""
     expected = [row["offset"] for row in plain_rows(log) if CONDITIONS[condition](row)]
     frame = load(spark, log).where(condition)
 
     assert expected == [row["offset"] for row in rows_of(frame.select("offset"))]
 
 
-def test_a_filter_that_is_pushed_down_is_not_applied_again(
-    spark: SparkSession, log: Path
+@pytest.mark.parametrize("setting", ["true", "false"])
+def test_a_frame_that_is_used_twice_returns_the_rows_of_each_use(
+    spark: SparkSession, log: Path, setting: str
 ) -> None:
-    """Spark's plan has no filter left, which proves that the index applies it."""
-    frame = load(spark, log).where("topic = 'a' AND offset < 50")
+    """Even if the user turned filter pushdown on: the filters of one use stay its own."""
+    spark.conf.set(FILTER_PUSHDOWN, setting)
+    try:
+        frame = load(spark, log, "topic string, offset bigint")
+        rows = [(row["topic"], row["offset"]) for row in plain_rows(log)]
+        few, late = frame.where("topic = 'a'"), frame.where("offset >= 200")
+        expected_few = [row for row in rows if row[0] == "a"]
+        expected_late = [row for row in rows if row[1] >= 200]
+
+        assert expected_few == few.collect()
+        assert len(rows) == frame.count()
+        assert expected_late == late.collect()
+        assert rows == frame.collect()
+        assert sorted(expected_few + expected_late) == sorted(few.union(late).collect())
+        assert sorted(expected_few + rows) == sorted(few.union(frame).collect())
+        both = sorted(row for row in expected_few if row in expected_late)
+        assert both == sorted(few.join(late, ["topic", "offset"]).collect())
+        frame.createOrReplaceTempView("every_message")
+        found = spark.sql("SELECT count(*), count_if(topic = 'a') FROM every_message").first()
+        assert (len(rows), len(expected_few)) == found
+        few.createOrReplaceTempView("few_messages")
+        in_few = spark.sql("SELECT count(*) FROM few_messages WHERE offset >= 200").first()
+        assert (len(both),) == in_few
+        assert len(rows) == spark.table("every_message").count()
+    finally:
+        spark.conf.unset(FILTER_PUSHDOWN)
+
+
+def test_options_select_on_the_index(spark: SparkSession, log: Path) -> None:
+    """Topics and ranges are part of the read; Spark's plan has nothing left to filter."""
+    frame = load(spark, log, subscribe="a", startingOffsets=20, endingTimestamp=120)
     plan = frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - there is no public API
+    expected = [
+        row["offset"]
+        for row in plain_rows(log)
+        if row["topic"] == "a" and 20 <= row["offset"] < 121
+    ]
 
     assert "BatchScan braidmq" in plan
     assert "Filter" not in plan.replace("RuntimeFilters", "")
+    assert expected == [row["offset"] for row in rows_of(frame)]
 
 
 def test_a_schema_is_a_projection(spark: SparkSession, log: Path) -> None:
@@ -244,20 +280,6 @@ def test_the_error_for_a_bad_option_says_what_to_do(spark: SparkSession, log: Pa
     query = stream.trigger(availableNow=True)
     with pytest.raises(PySparkException, match="option startingOffsets: 'latest' would lose"):
         query.start().awaitTermination(120)
-
-
-def test_turning_filter_pushdown_off_after_register_fails_reads(
-    spark: SparkSession, log: Path
-) -> None:
-    """Spark's error names the setting; registering again turns it on."""
-    spark.conf.set(FILTER_PUSHDOWN, "false")
-    try:
-        with pytest.raises(PySparkException, match=re.escape(FILTER_PUSHDOWN)):
-            load(spark, log, "offset bigint").count()
-    finally:
-        register(spark)
-
-    assert len(plain_rows(log)) == load(spark, log, "offset bigint").count()
 
 
 def test_a_session_finds_the_format_without_registering_it(

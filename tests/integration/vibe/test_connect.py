@@ -211,6 +211,18 @@ async def test_every_command_checks_the_permission(dialect: str, key: str) -> No
             assert UNSUBSCRIBE_ACK == (await peer.ask(UNSUBSCRIBE, "orders")).kind
 
 
+async def test_only_the_credential_says_who_a_peer_is(dialect: str) -> None:
+    """What else a Connect claims to be changes nothing: the key's own permissions hold."""
+    claims = {"authUsername": "boss", "principal": "boss", "connectionId": "1", "admin": "true"}
+    claims["authToken"] = "writer-key"
+    async with (
+        broker_at(auth=KEYS) as broker,
+        connected(broker, dialect, headers=claims) as peer,
+    ):
+        assert NOT_ALLOWED == (await peer.ask(CREATE_QUEUE, "orders")).error
+        assert NOT_ALLOWED == (await peer.ask(SUBSCRIBE, "orders")).error
+
+
 async def test_a_queue_outside_the_pattern_is_forbidden(dialect: str) -> None:
     """Whether it exists or not."""
     async with (

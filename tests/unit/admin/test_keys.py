@@ -13,7 +13,8 @@ from braidmq.admin.http.parameters import iso
 from braidmq.admin.keys import GrantRow, Keys, KeysPage
 from braidmq.broker.authorize import GRANTABLE, PATTERN_CHARS_MAX, PUBLISH
 from braidmq.server.access.keys import hash_key
-from braidmq.server.access.users import GRANTS_MAX, USERS_FILE, USERS_MAX
+from braidmq.server.access.users import GRANTS_MAX, USERS_MAX
+from braidmq.server.access.users_file import USERS_FILE
 from braidmq.testing.disk import FakeDisk
 from tests.unit.admin.world import ADMIN, ADMIN_KEY, ORDERS_KEY, World, bearer
 from tests.unit.server.access.users_by_hand import NOW_S, Desk, user_record, users_file

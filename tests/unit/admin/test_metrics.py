@@ -124,6 +124,14 @@ def test_values_by_reason_have_a_label_each() -> None:
     assert 4.0 == found["braidmq_connections{strand=blip}"]
 
 
+def test_a_label_does_not_control_a_terminal() -> None:
+    """The name of an old cursor may hold anything, and operators look with `curl`."""
+    text = MetricsPage(lambda: MetricValues(cursor_lag={"\x1b[2J\u202e": 1})).render().decode()
+
+    assert r'cursor="\\x1b[2J\\u202e"' in text
+    assert text.replace("\n", "").isprintable()
+
+
 def test_every_metric_has_help_and_a_type() -> None:
     """The page explains itself."""
     text = MetricsPage(lambda: MetricValues(connections={"blip": 1})).render().decode()

@@ -309,7 +309,7 @@ def test_a_full_queue_is_409(client: TestClient, world: World) -> None:
     world.publish("in.a", b"1")
     answer = client.post(POSTING, headers=ORDERS, json={"payload": 1})
 
-    assert (409, {"error": "the queue is full"}) == (answer.status_code, answer.json())
+    assert (409, {"error": QueueFullError.text}) == (answer.status_code, answer.json())
 
 
 @given(st.text("Az09+/", max_size=9), st.text("=", max_size=3), st.sampled_from(["", *"\n-_A"]))

@@ -8,18 +8,26 @@ from starlette.testclient import TestClient
 
 from braidmq.admin.http.refusals import (
     FanOutError,
+    ForbiddenNameError,
     LetterStaysError,
     UnknownLettersError,
     UnknownThingError,
 )
+from braidmq.broker.authorize import Principal
 from braidmq.server.engine.requests import UnavailableError
 from braidmq.testing.disk import FakeDisk
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.unit.admin.letters import SMALL_WINDOW, ids, letters, named, numbered
-from tests.unit.admin.world import ADMIN, ORDERS, World
+from tests.unit.admin.world import ADMIN, KEYS, ORDERS, ROOT, ROOT_CONFIG, World
 
 FAN_OUT_WITH_ACK = 1
 REPLAY = "/api/dead-letters/replay"
+
+
+@pytest.fixture
+def world() -> World:
+    """A broker with one more key, that of an administrator that may publish."""
+    return World(auth={"keys": [*KEYS, ROOT_CONFIG]})
 
 
 def test_a_replay_reports_how_many_letters_it_returned(
@@ -32,7 +40,7 @@ def test_a_replay_reports_how_many_letters_it_returned(
         {"queue": "dlq.a", "count": None},
         {"queue": "dlq.a"},
     ]
-    answers = [client.post(REPLAY, headers=ADMIN, json=body).json() for body in bodies]
+    answers = [client.post(REPLAY, headers=ROOT, json=body).json() for body in bodies]
 
     assert [{"queue": "dlq.a", "replayed": count} for count in (2, 3, 0)] == answers
 
@@ -72,6 +80,35 @@ def test_a_replay_needs_a_key_that_may_purge(client: TestClient, world: World) -
     assert 1 == world.status.queues.facts("orders.dead").waiting
 
 
+@pytest.mark.parametrize("which", [{}, {"offset": 3}])
+def test_a_replay_needs_a_key_that_may_publish_where_the_letter_came_from(
+    client: TestClient, world: World, which: dict[str, object]
+) -> None:
+    """An administrator without that pattern is refused, and the letter stays."""
+    world.bury("a", b"1", b"2", b"3")
+    answer = client.post(REPLAY, headers=ADMIN, json={"queue": "dlq.a", **which})
+
+    problem = "this API key lacks the permission publish on a, where a letter came from"
+    assert (403, {"error": problem}) == (answer.status_code, answer.json())
+    assert 3 == world.status.queues.facts("dlq.a").waiting
+
+
+@pytest.mark.asyncio
+async def test_a_replay_ends_at_the_first_letter_that_it_may_not_send() -> None:
+    """Those before it are sent; it and those after it wait for consumers, in their order."""
+    world = World()
+    world.declare("in.a", dead_letter_name="shared")
+    world.declare("b", dead_letter_name="shared")
+    for name, payload in (("in.a", b"1"), ("b", b"2"), ("in.a", b"3")):
+        world.bury(name, payload, letters="shared")
+    by = Principal("ops", publish=["in.*"], subscribe=[], admin=True)
+    with pytest.raises(ForbiddenNameError) as refused:
+        await world.status.replays.replay("shared", None, by)
+
+    assert "on b, where a letter came from; 1 before it were sent back" in str(refused.value)
+    assert [1, 2] == [world.status.queues.facts(name).waiting for name in ("in.a", "shared")]
+
+
 @pytest.mark.parametrize("name", ["orders", "dlq.none"])
 def test_an_ordinary_queue_has_no_letters_to_replay(
     client: TestClient, world: World, name: str
@@ -95,7 +132,7 @@ def test_one_letter_is_replayed_by_its_offset(client: TestClient, world: World) 
         {"queue": "dlq.a", "offset": 4, "count": 1},
         {"queue": "dlq.a", "offset": 0},
     ]
-    answers = [client.post(REPLAY, headers=ADMIN, json=body) for body in bodies]
+    answers = [client.post(REPLAY, headers=ROOT, json=body) for body in bodies]
 
     assert [200, 404, 400, 400] == [answer.status_code for answer in answers]
     assert {"queue": "dlq.a", "replayed": 1} == answers[0].json()

@@ -5,7 +5,8 @@ import pytest
 from braidmq.broker import records
 from braidmq.server.config.config import BlipConfig, Config, VibeConfig
 from braidmq.server.strands.blip import BlipConnection
-from braidmq.server.strands.listeners import ConnectionQuota, TcpListener
+from braidmq.server.strands.listeners import TcpListener
+from braidmq.transport.door import Door
 from braidmq.wire.vibe.queue_options import QueueOptions
 from tests.integration.blip.peer import broker_at, connected
 from tests.unit.admin.world import World
@@ -46,7 +47,11 @@ def test_refusals_are_added_up_over_all_strands(world: World) -> None:
     limits = Config(dev=True).limits
     for strand, config in (("blip", BlipConfig(port=0)), ("vibe", VibeConfig(port=0))):
         listener = TcpListener(
-            strand, config, limits, quota=ConnectionQuota(limits), make=BlipConnection
+            strand,
+            config,
+            limits,
+            door=Door(connections=100, strangers=100),
+            make=BlipConnection,
         )
         listener.stop_accepting()
         listener.refused.update({"idle": 1, strand: 2})

@@ -11,6 +11,7 @@ from braidmq.base.limits import TOPIC_BYTES_MAX
 from tests.integration.blip.peer import broker_at, connected
 from tests.unit.admin.queue_broker import status_of
 from tests.unit.admin.world import ADMIN, ORDERS, World, names_by_page
+from tests.unit.broker.drive import peer_of
 
 COUNTS = {"b": 1, "A": 3, "ab": 2, "c/\u00fc": 3, "secret": 9}
 
@@ -216,3 +217,61 @@ def test_before_recovery_there_are_no_topics() -> None:
     assert [503, 503] == [
         client.get(path, headers=ADMIN).status_code for path in ("/api/topics", "/api/topics/a")
     ]
+
+
+def test_an_administrator_deletes_a_topic(world: World, client: TestClient) -> None:
+    """It is not listed any more; publishing to it makes a new one, without the old messages."""
+    path = "/api/topics/orders.x"
+    world.publish("orders.x", b"old", b"older")
+    answer = client.delete(path, headers=ADMIN)
+    gone = client.get(path, headers=ADMIN)
+    world.publish("orders.x", b"new")
+    pages = [
+        client.get(f"{path}/messages?order={order}", headers=ORDERS).json()
+        for order in ("asc", "desc")
+    ]
+    detail = client.get(path, headers=ADMIN).json()
+
+    assert (200, {"name": "orders.x"}) == (answer.status_code, answer.json())
+    assert 404 == gone.status_code
+    assert [(["new"], None)] * 2 == [
+        ([message["payload"] for message in page["messages"]], page["next"]) for page in pages
+    ]
+    assert (1, pages[0]["messages"][0]["offset"]) == (
+        detail["messages"],
+        detail["first_offset"],
+    )
+    assert 404 == client.get(f"{path}/messages/1", headers=ORDERS).status_code
+
+
+def test_a_topic_in_use_is_not_deleted_unless_forced(filled: World, client: TestClient) -> None:
+    """Subscriptions end with force=true; a queue is deleted by itself."""
+    filled.declare("b")
+    broker = filled.engine.broker
+    peer = peer_of("ops")
+    topic = broker.topics.find("ab")
+    assert topic is not None
+    broker.subscribe(peer, topic, 1, 0)
+    awaited = client.delete("/api/topics/ab?force=true", headers=ADMIN)
+    filled.settle()
+    answers = [
+        client.delete(f"/api/topics/{name}", headers=ADMIN)
+        for name in ("b?force=true", "ab", "ab?force=yes", "ab?force=true", "nope")
+    ]
+
+    assert [409, 409, 400, 200, 404] == [answer.status_code for answer in answers]
+    assert "the topic is being subscribed to right now; retry" == awaited.json()["error"]
+    assert "the topic is a queue: delete the queue first" == answers[0].json()["error"]
+    assert (
+        "the topic has 1 subscription; with force=true they end, too"
+        == answers[1].json()["error"]
+    )
+    assert {} == broker.subscriptions.by_id
+
+
+def test_only_administrators_delete_topics(filled: World, client: TestClient) -> None:
+    """Not even a key that may publish and subscribe to it."""
+    filled.publish("orders.x", b"1")
+
+    assert 403 == client.delete("/api/topics/orders.x", headers=ORDERS).status_code
+    assert filled.engine.broker.topics.find("orders.x") is not None

@@ -20,6 +20,7 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.server.access.keys import KeyRing, hash_key
 from braidmq.server.config.config import Config
+from braidmq.server.engine.clock import BrokerClock
 from braidmq.server.engine.connection import Limits
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.recovery import recover
@@ -36,6 +37,7 @@ from tests.unit.server.by_hand import HandWire
 
 ADMIN_KEY: Final = "admin-key"
 ORDERS_KEY: Final = "orders-key"
+ROOT_KEY: Final = "root-key"
 PORT_URL: Final = "http://127.0.0.1:9100"
 
 
@@ -46,6 +48,8 @@ def bearer(key: str) -> dict[str, str]:
 
 ADMIN: Final = bearer(ADMIN_KEY)
 ORDERS: Final = bearer(ORDERS_KEY)
+ROOT: Final = bearer(ROOT_KEY)
+"""An administrator that may also publish, to the origins of dead letters for example."""
 
 KEYS: Final[list[dict[str, object]]] = [
     {"name": "ops", "hash": hash_key(ADMIN_KEY), "admin": True},
@@ -56,6 +60,13 @@ KEYS: Final[list[dict[str, object]]] = [
         "subscribe": ["orders.*"],
     },
 ]
+
+ROOT_CONFIG: Final[dict[str, object]] = {
+    "name": "root",
+    "hash": hash_key(ROOT_KEY),
+    "publish": ["*"],
+    "admin": True,
+}
 
 
 class EagerLog(InlineLog):
@@ -73,9 +84,9 @@ class EagerLog(InlineLog):
         super().read(request)
         self._soon()
 
-    def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
+    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
         """Save a snapshot."""
-        super().save(last_id, snapshot, needed_id)
+        super().save(last_id, parts, needed_id)
         self._soon()
 
     def make_room(self) -> None:
@@ -110,7 +121,7 @@ class World:
         self.failures: list[BraidError] = []
         self.config = Config.model_validate({"auth": {"keys": KEYS}, **config})
         keys = KeyRing(self.config.auth.keys, dev=self.config.dev)
-        self.status = Status(self.config, keys, self.disk, now_us=self.clock.now_us)
+        self.status = Status(self.config, keys, self.disk, clock=BrokerClock(self.clock))
         if recovered:
             self._recover(keys)
 

@@ -13,6 +13,7 @@ from braidmq.broker.delivery.channels import Channel, Delivery, Entry, Holder, P
 from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.broker.delivery.queue import Queue, QueueConsumer
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
+from braidmq.broker.delivery.windows import ENTRY_BYTES
 from braidmq.broker.policy import Policy, Rules
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import PRIORITY_NORMAL, Message, Pending, Topic, encode_headers
@@ -125,7 +126,8 @@ class Drive:
     # Operations.
 
     def topic(self, name: str) -> Topic:
-        topic = self.broker.topics.get(name)
+        topics = self.broker.topics
+        topic = topics.make(name, topics.accounts.of("ada"))
         assert topic is not None
         return topic
 
@@ -161,7 +163,8 @@ class Drive:
     def declare(self, name: str, policy: Policy | None = None) -> Queue:
         """Declare a queue and commit it."""
         declared = policy or self.broker.queues.new_policy(name)
-        queue = self.broker.queues.declare(self.topic(name), declared, self.now_us)
+        topic = self.topic(name)
+        queue = self.broker.queues.declare(topic, declared, self.now_us, topic.owner)
         self.commit()
         return queue
 
@@ -355,3 +358,8 @@ class Drive:
 def entries_of(subscription: Channel) -> int:
     """Return how many messages the subscription holds in memory."""
     return len(subscription.ready) + len(subscription.in_flight) + len(subscription.volatile)
+
+
+def charged(channel: Channel) -> int:
+    """Return what a channel takes of the memory budget."""
+    return channel.held_bytes + entries_of(channel) * ENTRY_BYTES

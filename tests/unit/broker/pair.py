@@ -13,7 +13,7 @@ from braidmq.broker.broker import MAINTENANCE_US
 from braidmq.broker.delivery.subscriptions import Consumer, Subscription
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import decode_headers
-from tests.unit.broker.drive import Drive, peer_of
+from tests.unit.broker.drive import Drive, charged, peer_of
 from tests.unit.broker.oracle import Checkpoint, Known, Oracle, Sub
 
 TOPICS: Final = ("a", "b", "dlq.a")
@@ -179,9 +179,12 @@ class Pair(RuleBasedStateMachine):
             parked = self.oracle.parked(self.oracle.subs[subscription.id])
             assert len(subscription.in_flight) <= self.limits.window + parked
             assert bytes_of(subscription) == subscription.held_bytes
-            held_bytes += subscription.held_bytes
+            held_bytes += charged(subscription)
         # Dead letters have a queue, where memory-only publishes wait.
-        held_bytes += sum(channel.held_bytes for channel in broker.queues.all_channels())
+        held_bytes += sum(map(charged, broker.queues.all_channels()))
+        for topic in broker.topics.all():
+            rings = [] if topic.audience is None else topic.audience.rings()
+            held_bytes += sum(ring.held_bytes for ring in rings)
         assert held_bytes == broker.dispatch.windows.held_bytes
         assert {s.id for s in self.started()} == set(broker.subscriptions.by_id)
 

@@ -15,7 +15,7 @@ from braidmq.broker.outgoing import Buried
 from braidmq.broker.policy import DROP_OLDEST, FAN_OUT_WITHOUT_ACK, Policy
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import decode_headers
-from tests.unit.broker.drive import Drive
+from tests.unit.broker.drive import Drive, charged
 from tests.unit.broker.queue_oracle import Checkpoint, QueueOracle, View
 
 NAME: Final = "q"
@@ -285,7 +285,7 @@ class QueuePair(RuleBasedStateMachine):
             assert bytes_of(subscription) == subscription.held_bytes
             # A read requested before a purge can bring one message too many.
             assert len(subscription.ready) <= self.limits.window + 1
-            total += subscription.held_bytes
+            total += charged(subscription)
         assert total == broker.dispatch.windows.held_bytes
 
     def the_log_keeps_what_is_needed(self) -> None:

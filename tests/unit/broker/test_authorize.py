@@ -24,6 +24,7 @@ from braidmq.broker.authorize import (
     Principal,
     authorize,
     is_pattern,
+    lacks_for_letters,
     matches,
 )
 
@@ -121,6 +122,16 @@ def test_nothing_but_the_star_is_special(pattern: str, name: str) -> None:
 def test_patterns_by_example(pattern: str, name: str, *, expected: bool) -> None:
     """Case matters, a star may match nothing, and parts do not overlap."""
     assert expected == matches(pattern, name)
+
+
+def test_a_star_in_a_name_is_only_a_character() -> None:
+    """Names are matched and never match: a topic or a user called `*` opens nothing."""
+    key = Principal("*", publish=["a"], subscribe=["b.*"])
+
+    assert not authorize(key, PUBLISH, "*")
+    assert not authorize(key, SUBSCRIBE, "*")
+    assert not authorize(key, SUBSCRIBE, "*.*")
+    assert authorize(key, SUBSCRIBE, "b.*")
 
 
 def test_each_operation_has_its_own_patterns() -> None:
@@ -248,3 +259,22 @@ def test_an_invalid_grant_is_a_programming_error(pattern: str, operations: set[s
     """Peers' requests are validated earlier; administration cannot be granted at all."""
     with pytest.raises(AssertionError):
         Grant(pattern, operations)
+
+
+def test_a_queue_for_dead_letters_is_one_that_its_declarer_could_create_and_fill() -> None:
+    """Either permission alone is not enough, for users as for keys."""
+    everything = {CREATE_QUEUE, PUBLISH}
+    users = [
+        Principal("u", publish=[], subscribe=[], grants=[Grant("m.*", words)])
+        for words in (everything, {CREATE_QUEUE}, {PUBLISH}, {SUBSCRIBE})
+    ]
+    keys = [
+        Principal("k", publish=publish, subscribe=["*"], admin=admin)
+        for publish, admin in ((["m.*"], True), ([], True), (["m.*"], False))
+    ]
+    lacking = [lacks_for_letters(one, "m.dead") for one in users + keys]
+
+    assert ["", PUBLISH, CREATE_QUEUE, CREATE_QUEUE, "", PUBLISH, CREATE_QUEUE] == lacking
+    assert {CREATE_QUEUE, PUBLISH} == {
+        lacks_for_letters(one, "secret.q") for one in users + keys
+    }

@@ -41,7 +41,7 @@ def test_a_memory_only_message_has_no_id_and_no_record() -> None:
     delivery = drive.poll(consumer)
     assert delivery is not None
     assert b"quick" == delivery.message.payload
-    assert [records.MESSAGE] == kinds([r for r in drive.append() if r[0] == records.MESSAGE])
+    assert [records.FIRST_MESSAGE] == kinds(drive.append())
 
 
 def test_messages_without_a_time_to_live_get_the_configured_one() -> None:

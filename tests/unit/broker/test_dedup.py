@@ -84,6 +84,43 @@ def test_the_number_of_remembered_ids_is_bounded() -> None:
     assert 3 == window.find("a", "2", 1)
 
 
+def test_a_flood_of_one_owner_costs_no_other_an_id() -> None:
+    """However many topics it spreads its ids over; alone it may use all the room."""
+    window = DedupWindow(WINDOW_US, 1_000)
+    for number in range(300):
+        window.remember("quiet", str(number), 1, 0, b"ada")
+    for number in range(3_000):
+        window.remember("loud", str(number), 1, 1, b"bob")
+    for number in range(9_000):
+        window.remember(f"t{number}", "x", 1, 2, b"bob")
+
+    kept = sum(window.find("quiet", str(number), 3) == 1 for number in range(300))
+    assert (300, 1_000) == (kept, len(window))
+
+
+def test_a_busy_topic_costs_the_owners_other_topics_no_id() -> None:
+    """The oldest of the topic that holds the most go first."""
+    window = DedupWindow(WINDOW_US, 1_000)
+    for number in range(300):
+        window.remember("quiet", str(number), 1, 0, b"ada")
+    for number in range(3_000):
+        window.remember("loud", str(number), 1, 1, b"ada")
+
+    kept = sum(window.find("quiet", str(number), 3) == 1 for number in range(300))
+    assert (300, 1) == (kept, window.find("loud", "2999", 3))
+    assert NEW == window.find("loud", "0", 3)
+
+
+def test_ids_of_a_deleted_topic_are_new_again() -> None:
+    """The message that had it is gone."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("a", "one", 7, 0)
+    window.remember("b", "one", 8, 0)
+    window.forget_topic("a")
+
+    assert (NEW, 8) == (window.find("a", "one", 1), window.find("b", "one", 1))
+
+
 def test_long_ids_are_distinguished_and_stored_short() -> None:
     """A dedup id may be as long as a header, and a duplicate is still found."""
     window = DedupWindow(WINDOW_US)

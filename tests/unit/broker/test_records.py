@@ -56,7 +56,19 @@ INTENT = (
 DONE = "0b 0900000000000000"
 CURSOR = "0c 00 0900000000000000 0c00000000000000 0400 6164c3a4 6e69676874"
 REMOVED_CURSOR = "0c 01 0900000000000000 0c00000000000000 0400 6164c3a4 6e69676874"
+FIRST_MESSAGE = (
+    "0d 01 02 03 e803000000000000 d007000000000000 06000000"
+    " 000102030405060708090a0b0c0d0e0f"  # account
+    " 0100 6b 0100 76"  # headers: k, v
+    " 0001 61 6869"  # topic a, payload hi
+)
+DECLARE_BY = f"0e 000102030405060708090a0b0c0d0e0f {DECLARE}"
+END_TOPIC = "0f c3b672646572 73"  # örders
+CLOCK = "10 d8ffffffffffffff e803000000000000"  # back by 40 us
 GAP = "7f 0900000000000000 0b00000000000000"
+
+
+ACCOUNT = bytes(range(16))
 
 
 def progress_on_record() -> dict[int, Progress]:
@@ -73,6 +85,15 @@ def as_rows(progress: dict[int, Progress]) -> dict[int, tuple[object, ...]]:
         i: (made.handed_id, made.settled_count, made.ranges, made.attempts)
         for i, made in progress.items()
     }
+
+
+def test_golden_bytes_of_a_step_of_the_clock() -> None:
+    """The step has a sign; the index keeps nothing of it."""
+    record = bytes.fromhex(CLOCK)
+
+    assert record == records.encode_clock(-40, 1000)
+    assert (-40, 1000) == records.read_clock(record)
+    assert b"" == records.describe(record).topic
 
 
 def test_golden_bytes_of_a_message() -> None:
@@ -117,13 +138,37 @@ def test_the_plain_encoder_matches_the_general_one() -> None:
 
 @pytest.mark.parametrize(
     ("record", "headers_at", "body_at"),
-    [(MESSAGE, 24, 30), (BARE_MESSAGE, 24, 24), (DEAD_LETTER, 48, 54)],
+    [(MESSAGE, 24, 30), (BARE_MESSAGE, 24, 24), (DEAD_LETTER, 48, 54), (FIRST_MESSAGE, 40, 46)],
 )
 def test_a_head_locates_headers_and_body(record: str, headers_at: int, body_at: int) -> None:
     """A dead letter has more fields before its headers."""
     head = records.Head(bytes.fromhex(record))
 
     assert (headers_at, body_at) == (head.headers_at, head.body_at)
+
+
+def test_golden_bytes_of_a_first_message() -> None:
+    """It is a message that also names whose topic it is on."""
+    block = encode_headers({"k": "v"})
+    message = message_of(
+        body_of("a", b"hi"), priority=2, origin=3, timestamp_us=1000, block=block
+    )
+    message.expires_us = 2000
+    read = records.StoredMessage(bytes.fromhex(FIRST_MESSAGE))
+
+    assert bytes.fromhex(FIRST_MESSAGE) == records.encode_first_message(message, ACCOUNT)
+    assert (ACCOUNT, block, "a") == (read.account_id, read.headers, read.topic)
+    assert (2000, 0) == (read.expires_us, read.settles_subscription)
+
+
+def test_golden_bytes_of_an_owned_declaration_and_the_end_of_a_topic() -> None:
+    """A declaration with an account before it, and a name."""
+    account_id, declare = records.read_declare_by(bytes.fromhex(DECLARE_BY))
+
+    assert (ACCOUNT, bytes.fromhex(DECLARE)) == (account_id, declare)
+    assert bytes.fromhex(DECLARE_BY) == records.encode_declare_by(account_id, declare)
+    assert bytes.fromhex(END_TOPIC) == records.encode_end_topic("örders")
+    assert "örders" == records.read_end_topic(bytes.fromhex(END_TOPIC))
 
 
 def test_golden_bytes_of_a_dead_letter() -> None:
@@ -295,6 +340,7 @@ def test_progress_of_any_size_survives_encoding(
         (BARE_MESSAGE, b"\xc3\xa4", b""),
         (DEAD_LETTER, b"dlq.a", b"hi"),
         (SINK_ROW, b"a", b"hi"),
+        (FIRST_MESSAGE, b"a", b"hi"),
     ],
 )
 def test_the_index_finds_a_messages_topic_and_payload(
@@ -322,7 +368,19 @@ def test_the_index_keeps_qos_priority_origin_and_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [SUBSCRIBE, UNSUBSCRIBE, PROGRESS, FOLLOW, INTENT, DONE, CURSOR, GAP]
+    "record",
+    [
+        SUBSCRIBE,
+        UNSUBSCRIBE,
+        PROGRESS,
+        FOLLOW,
+        INTENT,
+        DONE,
+        CURSOR,
+        DECLARE_BY,
+        END_TOPIC,
+        GAP,
+    ],
 )
 def test_a_record_other_than_a_message_is_all_payload(record: str) -> None:
     """It has no topic and no timestamp."""
@@ -338,7 +396,7 @@ def test_a_record_other_than_a_message_is_all_payload(record: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [0, 13, 126, 254])
+@pytest.mark.parametrize("kind", [0, 17, 126, 254])
 def test_an_unknown_record_type_is_refused(kind: int) -> None:
     """A newer version's record is never guessed at; type 0 is never written."""
     with pytest.raises(UnknownRecordError, match=f"type {kind}$"):

@@ -16,6 +16,7 @@ from braidmq.broker.sinks import PLAIN_WRITES_MAX, QUERIES_MAX, Intent, Row
 from braidmq.broker.topics import (
     ORIGIN_SPARK,
     PRIORITY_HIGH,
+    TOO_MANY,
     TOPIC_NAMES_BYTES_MAX,
     encode_headers,
 )
@@ -306,7 +307,7 @@ def test_rows_wait_while_there_are_too_many_topics() -> None:
     begin(drive, 2)
 
     assert 1 == append(drive, [*rows(b"1"), *rows(b"2", topic="new")])
-    assert "there are too many topics" == drive.broker.sinks.waits_for
+    assert TOO_MANY == drive.broker.sinks.waits_for
 
 
 # A full log.

@@ -31,7 +31,7 @@ def test_a_replayed_declaration_restores_the_queue() -> None:
 
     assert (2, 99, 2) == (queue.id, queue.created_us, queue.waiting())
     assert policy_of(max_size=9).values() == queue.policy.values()
-    assert 99 == broker.latest_us
+    assert 99 == broker.times.newest_us
 
 
 def test_a_replayed_deletion_deletes_only_that_queue() -> None:

@@ -4,13 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.admin.world import World
+from tests.unit.admin.world import KEYS, World
 from tests.unit.cli.serving import serving
 
 
 @pytest.fixture
 def world() -> World:
-    return World()
+    # An administrator that may publish as well: a replay does.
+    ops = {**KEYS[0], "publish": ["*"]}
+    return World(auth={"keys": [ops, *KEYS[1:]]})
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from braidmq.cli.terminal import (
     print_done,
     print_json,
     print_rows,
-    printable,
     styled,
 )
 
@@ -81,15 +80,6 @@ def test_json_is_valid_in_every_encoding(
     sys.stdout.flush()
 
     assert written == output.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("plain ü", "plain ü"), ("\x00\u202e", "\\x00\\u202e"), ("\ud800", "\\ud800")],
-)
-def test_what_is_not_printable_is_escaped(text: str, shown: str) -> None:
-    """Including control characters, text direction and lone surrogates."""
-    assert shown == printable(text)
 
 
 def test_a_result_is_printed_in_words_or_as_json(

@@ -13,11 +13,13 @@ import pyarrow as pa
 
 from braidmq.broker.records import (
     DEAD_LETTER,
+    FIRST_MESSAGE,
     MESSAGE,
     SINK_ROW,
     StoredMessage,
     describe,
     encode_dead_letter,
+    encode_first_message,
     encode_message,
     encode_unsubscribe,
 )
@@ -67,6 +69,15 @@ def dead_letter(
     letter.timestamp_us = timestamp_us
     letter.headers = encode_headers(kept or {})
     return encode_dead_letter(letter, subscription_id=3, after_id=4, message_id=5)
+
+
+def first_message(
+    topic: str, payload: bytes, timestamp_us: int = 1_000, kept: dict[str, str] | None = None
+) -> bytes:
+    first = Message(Topic(topic), 1, body_of(topic, payload))
+    first.timestamp_us = timestamp_us
+    first.headers = encode_headers(kept or {})
+    return encode_first_message(first, bytes(range(16)))
 
 
 def sink_row(
@@ -139,7 +150,7 @@ def plain_rows(root: Path) -> list[Row]:
     return [
         _row(record_id, body)
         for record_id, body in plain_records(root)
-        if body[0] in {MESSAGE, DEAD_LETTER, SINK_ROW}
+        if body[0] in {MESSAGE, DEAD_LETTER, SINK_ROW, FIRST_MESSAGE}
     ]
 
 

@@ -245,18 +245,23 @@ def test_decoding_happens_in_the_client(tmp_path: Path) -> None:
     write_log(tmp_path, bodies)
     schema = TypedSchema.built_in("sensor.Temperature")
     unsealing = Unsealing(bob.reveal_private_key())
+    trusting = Unsealing(bob.reveal_private_key(), trusted=[alice.public_key])
     with served(tmp_path) as found:
         log = DirectoryLog(tmp_path), found
         for decoding in (
             Decoding(schema),
             Decoding(schema, unsealing),
             Decoding(None, unsealing),
+            Decoding(schema, trusting),
+            Decoding(None, trusting),
         ):
             for columns in (None, [], ["offset"], ["value", "headers"]):
                 same(log, "read", decoding=decoding, columns=columns)
         rows = read(found.endpoint(), decoding=Decoding(schema, unsealing)).to_pylist()
+        trusted = read(found.endpoint(), decoding=Decoding(schema, trusting)).to_pylist()
 
     assert [21.5, 21.5, None] == [row["celsius"] for row in rows]
+    assert [21.5, None, None] == [row["celsius"] for row in trusted]
 
 
 def test_a_key_sees_only_the_topics_that_it_may_read(tmp_path: Path) -> None:

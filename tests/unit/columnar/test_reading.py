@@ -23,6 +23,7 @@ from braidmq.wal.format import encode_mark
 from tests.unit.columnar.logs import (
     NOTE,
     dead_letter,
+    first_message,
     flip,
     log_of,
     message,
@@ -54,6 +55,8 @@ def mixed(count: int, seed: int = 1) -> list[bytes]:
             bodies.append(NOTE)
         elif dice.random() < 0.1:
             bodies.append(dead_letter(f"dlq.{dice.choice(TOPICS)}", payload, number, kept))
+        elif dice.random() < 0.1:
+            bodies.append(first_message(dice.choice(TOPICS), payload, number, kept))
         elif dice.random() < 0.2:
             bodies.append(sink_row(dice.choice(TOPICS), payload, number, kept))
         else:

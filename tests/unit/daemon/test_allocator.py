@@ -1,4 +1,4 @@
-"""The allocator's setting, observed in a process of its own."""
+"""The allocator's settings, observed in a process of its own."""
 
 import subprocess
 import sys
@@ -37,7 +37,41 @@ def test_by_default_the_allocator_keeps_large_buffers_in_its_heap() -> None:
     assert _mapped_buffers("default") == 0
 
 
+_CHUNKS = """
+import ctypes, sys
+from braidmq.daemon.process import KEPT_FREE_BYTES, return_large_buffers
+
+sbrk = ctypes.CDLL(None).sbrk
+sbrk.restype = ctypes.c_void_p
+sbrk.argtypes = [ctypes.c_ssize_t]
+return_large_buffers()
+if sys.argv[1] == "default":
+    ctypes.CDLL(None).mallopt(-1, 128 * 1024)  # what glibc sets with the threshold of mappings
+ends = set()
+for _ in range(50):
+    chunk = [bytes(64 * 1024) for _ in range(KEPT_FREE_BYTES // (128 * 1024))]
+    ends.add(sbrk(0))
+    del chunk
+    ends.add(sbrk(0))
+print(len(ends))
+"""
+
+
+def test_the_heap_keeps_what_the_next_chunk_needs() -> None:
+    """It is not given back and faulted in again with every read."""
+    assert 1 == _printed(_CHUNKS, "set")
+
+
+def test_by_default_the_heap_shrinks_after_every_chunk() -> None:
+    """If this fails, the setting is no longer needed."""
+    assert 2 <= _printed(_CHUNKS, "default")
+
+
 def _mapped_buffers(how: str) -> int:
-    program = [sys.executable, "-c", _PROGRAM, how]
+    return _printed(_PROGRAM, how)
+
+
+def _printed(source: str, how: str) -> int:
+    program = [sys.executable, "-c", source, how]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
     return int(done.stdout)

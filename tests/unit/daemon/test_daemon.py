@@ -10,6 +10,7 @@ from braidmq.daemon import daemon
 from braidmq.daemon.daemon import Daemon
 from braidmq.server.config.config import Config
 from braidmq.testing.disk import FakeDisk
+from tests.integration import vibe_peer
 from tests.integration.blip.peer import (
     NACK,
     PONG,
@@ -20,6 +21,7 @@ from tests.integration.blip.peer import (
     publish,
     until,
 )
+from tests.integration.vibe.peer import ERROR
 
 pytestmark = pytest.mark.asyncio
 
@@ -29,7 +31,7 @@ SMALL_LOG = {"segment_bytes": 64 * 1024}
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDisk:
     fake = FakeDisk()
-    monkeypatch.setattr(daemon, "Disk", lambda _: fake)
+    monkeypatch.setattr(daemon, "Disk", lambda _, spare: fake)
     return fake
 
 
@@ -84,6 +86,39 @@ async def test_acknowledgements_on_a_full_disk_survive_a_restart(
     async with broker_at(tmp_path, wal=SMALL_LOG) as broker, connected(broker) as peer:
         assert b"2" == (await peer.take(subscription))[1]
         assert None is await peer.poll(subscription)
+
+
+async def test_what_a_pong_confirms_on_a_full_disk_survives_a_kill(
+    disk: FakeDisk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each rejection is a committed dead letter, or has its Error; then the message is back."""
+    ids = [f"m{number}" for number in range(20)]
+    running = broker_at(tmp_path, wal=SMALL_LOG)
+    async with running as broker, vibe_peer.connected(broker) as peer:
+        peer.send(vibe_peer.create("c", "q", maxRetryAttempts="100"))
+        await peer.reply("c")
+        await peer.subscribe("q")
+        await peer.publish_all("q", ids, b'"' + 300 * b"x" + b'"')
+        await peer.deliveries(len(ids))
+        disk.capacity = disk.used_bytes + 2000
+        for each in ids:
+            peer.send(vibe_peer.ack(each, result="reject"), vibe_peer.ping("p" + each))
+        answers = [await peer.next() for _ in ids]
+        while answers[-1].id != "p" + ids[-1]:
+            answers.append(await peer.next())
+        left = disk.kill()
+    left.capacity = None
+    monkeypatch.setattr(daemon, "Disk", lambda _, spare: left)
+    refused = {answer.id for answer in answers if answer.kind == ERROR}
+    assert refused
+    running = broker_at(tmp_path, wal=SMALL_LOG)
+    async with running as broker, vibe_peer.connected(broker) as peer:
+        await peer.subscribe("q")
+        back = {message.id for message in await peer.deliveries(len(refused))}
+        letters = (await peer.info("dlq.q")).get("messageCount", 0)
+
+        assert refused == back
+        assert len(ids) - len(refused) == letters
 
 
 async def test_stop_undoes_a_start_that_failed(tmp_path: Path) -> None:

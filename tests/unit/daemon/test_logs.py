@@ -88,6 +88,16 @@ def test_a_peer_cannot_forge_a_line(stream: io.StringIO) -> None:
     assert ["e\\x00", {"f\\x1b": "b'\\x07'"}] == line["more"]
 
 
+def test_a_peers_text_is_never_a_format(stream: io.StringIO) -> None:
+    """Neither in our lines nor in those of libraries that format theirs."""
+    hostile = "%s%n%(name)s{0}{x!r:>99999999}"
+    structlog.get_logger("x").info("closed", reason=hostile)
+    logging.getLogger("x").warning("closed: %s", hostile)
+
+    ours, theirs = lines(stream)
+    assert (hostile, f"closed: {hostile}") == (ours["reason"], theirs["event"])
+
+
 def test_a_long_string_is_truncated(stream: io.StringIO) -> None:
     """After 256 characters, with an ellipsis."""
     structlog.get_logger("x").info("x", exact=256 * "a", longer=257 * "a")

@@ -3,13 +3,11 @@
 import asyncio
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from braidmq.base.errors import ConfigError
 from braidmq.daemon import process
-from braidmq.daemon.daemon import write_atomically
 from braidmq.server.config.config import Config
 
 
@@ -28,8 +26,13 @@ async def test_the_first_signal_drains_and_the_second_exits_at_once(
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     loop = asyncio.get_running_loop()
-    stopping = process._signals()  # noqa: SLF001 - its caller is a whole process
+    hung_up = asyncio.Event()
+    stopping = process._signals(hung_up)  # noqa: SLF001 - its caller is a whole process
     try:
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(20):
+            await hung_up.wait()
+        assert not stopping.is_set()
         os.kill(os.getpid(), signal.SIGTERM)
         async with asyncio.timeout(20):
             await stopping.wait()
@@ -45,25 +48,28 @@ async def test_the_first_signal_drains_and_the_second_exits_at_once(
         async with asyncio.timeout(20):
             await handled.wait()
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
     assert [0] == ended
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """A reader that has the old file open still reads all of it."""
-    path = tmp_path / "ready.json"
-    write_atomically(path, "old")
-    with path.open() as reader:
-        write_atomically(path, "new")
+@pytest.mark.asyncio
+async def test_a_terminal_that_is_gone_stops_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its SIGHUP is not a request to reload: nothing would be left to stop the broker with."""
+    answers = iter([True, False])
+    monkeypatch.setattr(os, "isatty", lambda _: next(answers))
+    loop = asyncio.get_running_loop()
+    hung_up = asyncio.Event()
+    stopping = process._signals(hung_up)  # noqa: SLF001 - its caller is a whole process
+    try:
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(20):
+            await stopping.wait()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.remove_signal_handler(number)
 
-        assert "old" == reader.read()
-    assert "new" == path.read_text()
-    assert [path] == list(tmp_path.iterdir())
-
-
-def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
-    """It is not created: the operator has mistyped its name."""
-    with pytest.raises(FileNotFoundError):
-        write_atomically(tmp_path / "no" / "ready.json", "x")
+    assert not hung_up.is_set()

@@ -6,6 +6,7 @@ from braidmq.base.errors import BraidError, LogFullError
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.dispatch import ReadRequest
+from braidmq.broker.delivery.recounts import Recount
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
@@ -23,6 +24,7 @@ class HandLog:
         self.batches: list[list[bytes]] = []
         self.urgent: list[bool] = []
         self.reads: list[ReadRequest] = []
+        self.counts: list[list[Recount]] = []
         self.saved: list[int] = []
         self.room_asked = 0
 
@@ -33,7 +35,10 @@ class HandLog:
     def read(self, request: ReadRequest) -> None:
         self.reads.append(request)
 
-    def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
+    def count(self, wanted: list[Recount]) -> None:
+        self.counts.append(wanted)
+
+    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
         self.saved.append(last_id)
 
     def make_room(self) -> None:
@@ -67,6 +72,9 @@ class HandWire:
         return self._reading
 
     def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
         self.is_closed = True
 
     def greeted(self) -> None:

@@ -179,6 +179,19 @@ async def test_names_are_bounded(name: str) -> None:
         await SinkWorld().cursors.open(ADA, name, None)
 
 
+@pytest.mark.parametrize("name", ["a\x1b[2J", "\x9b", "\u202e", "\x7f"])
+async def test_a_name_that_controls_a_terminal_is_for_old_cursors_only(name: str) -> None:
+    """Such a cursor of an earlier version goes on: its reader still has its place."""
+    world = SinkWorld()
+    with pytest.raises(CursorError, match="must not hold control characters") as caught:
+        await world.cursors.open(ADA, name, None)
+    assert str(caught.value).isprintable()
+    world.engine.broker.cursors.create(name, "ada", 1)
+    opened = await world.run(world.cursors.open(ADA, name, None))
+
+    assert (name, False) == (opened.name, opened.created)
+
+
 async def test_cursors_are_limited_in_number_and_start_inside_the_log() -> None:
     """The errors say what to do."""
     world = SinkWorld()

@@ -12,8 +12,8 @@ import pyspark_braidmq
 from braidmq import spark as package
 from braidmq.spark.reading.cursors import CursorListener
 from braidmq.spark.runtime.workers import ONE_MACHINE
-from braidmq.spark.sessions import FILTER_PUSHDOWN, REDACTED, register
-from braidmq.spark.source import BraidSource, FilteringBraidSource
+from braidmq.spark.sessions import REDACTED, register
+from braidmq.spark.source import BraidSource
 
 
 class Shared(dict[str, str]):
@@ -86,16 +86,16 @@ def _no_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
 
 
-def test_filters_are_pushed_down() -> None:
-    """The configuration is turned on, and the format that needs it is registered."""
+def test_filters_are_not_pushed_down() -> None:
+    """A frame that is used twice would return wrong rows; other sources' setting stays."""
     session = registered(Session())
 
-    assert "true" == session.set[FILTER_PUSHDOWN]
-    assert [FilteringBraidSource] == session.registered
+    assert [BraidSource] == session.registered
+    assert [REDACTED] == list(session.set)
 
 
-def test_filters_are_not_pushed_down_where_the_configuration_is_fixed() -> None:
-    """Spark would reject a reader that takes filters."""
+def test_a_configuration_that_is_locked_does_not_stop_the_format() -> None:
+    """The operator has decided what is redacted."""
     assert [BraidSource] == registered(Session(deny=True)).registered
 
 
@@ -149,11 +149,10 @@ def test_executors_inside_the_driver_are_marked(
 
 
 def test_with_spark_connect_the_format_is_registered_without_a_listener() -> None:
-    """Filters are pushed down; workers and active sessions are the server's."""
+    """Workers and active sessions are the server's."""
     session = registered(ConnectSession())
 
-    assert [FilteringBraidSource] == session.registered
-    assert "true" == session.set[FILTER_PUSHDOWN]
+    assert [BraidSource] == session.registered
     assert "(?i)apikey|(?i)url" == session.set[REDACTED]
     assert [] == session.listeners
     assert [] == session.made_before
@@ -175,7 +174,7 @@ def test_a_chosen_python_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_spark_finds_the_format_by_itself() -> None:
-    """Without filters: their configuration is off by default."""
+    """It is the one that `register` offers."""
     assert BraidSource is pyspark_braidmq.DefaultSource
 
 

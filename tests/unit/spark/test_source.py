@@ -57,6 +57,17 @@ def test_a_schema_from_the_user_is_what_is_read(tmp_path: Path) -> None:
     assert [{"offset": row["offset"]} for row in plain_rows(path)] == read_batch(path, OFFSET)
 
 
+def test_a_schema_names_the_errors_where_senders_have_to_be_trusted() -> None:
+    """Else a refused row could not be told from a trusted one."""
+    options = ReadOptions(key_file=Path("key"), trusted=(b"k" * 32,))
+    with_errors = StructType([*VALUE.fields, StructField("_error", StringType())])
+
+    with pytest.raises(OptionError, match=r"option schema: 'value' leaves out _error.*; add"):
+        column_names(VALUE, options)
+    assert ["value", "_error"] == column_names(with_errors, options)
+    assert ["value"] == column_names(VALUE, ReadOptions(key_file=Path("key")))
+
+
 def test_writers_only_append() -> None:
     """Published messages cannot be replaced; the broker is not contacted yet."""
     found = BraidSource(SINK)

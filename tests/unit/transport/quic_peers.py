@@ -16,6 +16,7 @@ from aioquic.quic.events import QuicEvent
 
 from braidmq.transport.binding import bind_udp
 from braidmq.transport.certificates import CertificateFiles, load_or_make
+from braidmq.transport.door import Door, Place
 from braidmq.transport.quic import ALPN, QuicLimits
 from braidmq.transport.quic_client import KEEPALIVE_S, QuicClient, Trust, connect
 from braidmq.transport.quic_server import QuicListener
@@ -61,8 +62,7 @@ class Listening:
     def __init__(self, directory: Path, **options: bool) -> None:
         self.files: CertificateFiles = load_or_make("qumbed", directory)
         self.accepted: list[Recorder] = []
-        self.admits = True
-        self.left: list[str] = []
+        self.door = Door(connections=1_000, strangers=1_000)
         self.listener: QuicListener
         self._asks = options.pop("asks_for_certificates", False)
         self._options = options
@@ -74,8 +74,7 @@ class Listening:
             key=self.files.key,
             make_stream=self._make,
             limits=limits,
-            admit=lambda _: self.admits,
-            left=self.left.append,
+            admit=self._admit,
             asks_for_certificates=self._asks,
         )
 
@@ -90,6 +89,9 @@ class Listening:
     def _make(self, wire: StreamWire) -> Recorder:
         self.accepted.append(Recorder(wire, **self._options))
         return self.accepted[-1]
+
+    def _admit(self, address: str) -> Place:
+        return self.door.enter(address)  # a test may have replaced the door
 
     @property
     def port(self) -> int:

@@ -1,11 +1,22 @@
 """The certificate that a QUIC listener generates once and keeps."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
+import trustme
 
 from braidmq.base.errors import ConfigError
-from braidmq.transport.certificates import CERTIFICATE_FILE, KEY_FILE, load, load_or_make
+from braidmq.transport.certificates import (
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    check_authority,
+    load,
+    load_or_make,
+)
+from braidmq.transport.tls import server_context
 
 
 def test_the_certificate_is_generated_once_and_kept(tmp_path: Path) -> None:
@@ -48,6 +59,59 @@ def test_an_error_in_the_files_names_the_setting(tmp_path: Path, damage: str) ->
         (tmp_path / KEY_FILE).write_bytes(other.key.read_bytes())
     with pytest.raises(ConfigError, match=r"qumbed\.tls_cert: ") as caught:
         load_or_make("qumbed", tmp_path)
+
+    assert "canary" not in str(caught.value)
+
+
+def flips(path: Path, rng: Random) -> Iterator[int]:
+    """Yield bits of a file, each of them flipped while it is looked at."""
+    whole = path.read_bytes()
+    for _ in range(150):
+        bit = rng.randrange(8 * len(whole))
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        yield bit
+    path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("name", [CERTIFICATE_FILE, KEY_FILE])
+def test_a_flipped_bit_does_not_change_the_identity(tmp_path: Path, name: str) -> None:
+    """It is an error that names the setting, or it changes nothing: whatever the bit means."""
+    made = load_or_make("qumbed", tmp_path)
+    refused = 0
+    for bit in flips(tmp_path / name, Random(7)):
+        try:
+            assert made == load_or_make("qumbed", tmp_path), bit
+        except ConfigError:
+            refused += 1
+
+    assert refused > 50
+    assert made == load_or_make("qumbed", tmp_path)
+
+
+def test_a_damaged_file_of_an_operator_is_an_error_too(tmp_path: Path) -> None:
+    """Whichever library finds it; nothing but a ConfigError comes out."""
+    issued = trustme.CA().issue_cert("localhost")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    for path in (certificate, key):
+        for _ in flips(path, Random(8)):
+            for opened in (load, server_context):
+                with suppress(ConfigError):
+                    opened("qumbed", certificate, key)
+
+
+@pytest.mark.parametrize("content", [b"", b"canary", b"\xff" * 99])
+def test_a_damaged_authority_is_an_error(tmp_path: Path, content: bytes) -> None:
+    """At the start, and not when the first peer comes."""
+    authority = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(authority)
+    check_authority("qumbed", authority)
+    authority.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"^qumbed\.tls_ca: .*ca\.pem") as caught:
+        check_authority("qumbed", authority)
 
     assert "canary" not in str(caught.value)
 

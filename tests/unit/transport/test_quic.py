@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 from aioquic.asyncio.client import connect as connect_aioquic
+from aioquic.quic import connection, recovery
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicErrorCode
@@ -97,6 +98,14 @@ async def test_a_unidirectional_stream_is_refused(tmp_path: Path) -> None:
         assert QuicErrorCode.STREAM_LIMIT_ERROR == client.carrier.end_code
         assert [] == server.accepted
         await client.close()
+
+
+async def test_the_library_bounds_what_a_peer_can_make_it_hold() -> None:
+    """Versions without these bounds could be made to buffer or to work without end."""
+    assert recovery.MAX_ACK_RANGES <= 256
+    assert connection.MAX_PENDING_CRYPTO <= 1024 * 1024
+    assert connection.MAX_PENDING_RETIRES <= 256
+    assert connection.MAX_REMOTE_CHALLENGES <= 64
 
 
 async def test_there_are_no_session_tickets(tmp_path: Path) -> None:

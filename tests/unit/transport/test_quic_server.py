@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from braidmq.transport.door import Door
 from braidmq.transport.quic_client import HandshakeError
 from tests.integration.blip.peer import until
 from tests.unit.transport.quic_peers import LIMITS, listening, opened
@@ -32,7 +33,7 @@ def test_many_connections_on_either_loop(tmp_path: Path, new_loop: NewLoop) -> N
             for client in clients:
                 await client.close()
             await until(lambda: not len(server.listener))
-            assert 20 * ["127.0.0.1"] == server.left
+            assert 0 == server.door.count()
             assert 0 == server.listener.handshakes
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -68,8 +69,21 @@ async def test_a_connection_without_a_greeted_stream_is_closed(tmp_path: Path) -
 async def test_a_connection_over_the_limit_is_refused(tmp_path: Path) -> None:
     """The peer is told at once, and the listener keeps no state."""
     async with listening(tmp_path) as server:
-        server.admits = False
+        server.door = Door(connections=1, strangers=1)
+        server.door.enter("127.0.0.1").known()
         with pytest.raises(HandshakeError) as caught:
             await server.connect()
         assert 2 == caught.value.code
         assert 0 == len(server.listener)
+
+
+@pytest.mark.asyncio
+async def test_a_stranger_leaves_for_a_newcomer(tmp_path: Path) -> None:
+    """A connection whose streams never authenticate keeps no other out."""
+    async with listening(tmp_path) as server:
+        server.door = Door(connections=1, strangers=1)
+        silent = await server.connect()
+        newcomer = await server.connect()
+        assert (1, 1) == (len(server.listener), server.door.count())
+        await silent.close()
+        await newcomer.close()

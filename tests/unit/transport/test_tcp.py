@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from braidmq.transport.door import Door
 from braidmq.transport.tcp import Carried, TcpWire
 from tests.integration.blip.peer import Peer, until
 
@@ -43,24 +44,22 @@ class Listening:
         self,
         *,
         timeout_s: float = 20.0,
-        refuse: bool = False,
         output_buffer_bytes: int = 1000,
     ) -> None:
         self.accepted: list[Recorder] = []
         self.closed: list[TcpWire] = []
         self._timeout_s = timeout_s
-        self._refuse = refuse
+        self.door = Door(connections=10, strangers=10)
         self._output_buffer_bytes = output_buffer_bytes
 
-    def accept(self, wire: TcpWire) -> Carried | None:
-        if self._refuse:
-            return None
+    def accept(self, wire: TcpWire) -> Carried:
         self.accepted.append(Recorder(wire))
         return self.accepted[-1]
 
     def wire(self) -> TcpWire:
         return TcpWire(
             self.accept,
+            self.door.enter("127.0.0.1"),
             output_buffer_bytes=self._output_buffer_bytes,
             handshake_timeout_s=self._timeout_s,
             closed=self.closed.append,
@@ -72,7 +71,7 @@ class Listening:
         server = await loop.create_server(self.wire, "127.0.0.1", 0)
         _, peer = await loop.create_connection(Peer, *server.sockets[0].getsockname()[:2])
         try:
-            await until(lambda: self.accepted or self._refuse)
+            await until(lambda: self.accepted)
             yield peer
         finally:
             await peer.leave()
@@ -95,11 +94,17 @@ async def test_bytes_go_both_ways() -> None:
         assert "127.0.0.1" == recorder.wire.peer_address
 
 
-async def test_a_connection_that_is_not_accepted_is_closed() -> None:
-    """The limits apply before any byte is read."""
-    listening = Listening(refuse=True)
-    async with listening.peer() as peer:
-        await until(peer.transport.is_closing)
+async def test_a_wire_keeps_its_place_until_it_is_lost() -> None:
+    """As a stranger until it is greeted."""
+    listening = Listening()
+    counts = []
+    async with listening.peer():
+        counts.append((listening.door.count(), listening.door.strangers()))
+        listening.accepted[0].wire.greeted()
+        counts.append((listening.door.count(), listening.door.strangers()))
+    counts.append((listening.door.count(), listening.door.strangers()))
+
+    assert [(1, 1), (1, 0), (0, 0)] == counts
 
 
 async def test_a_peer_must_authenticate_before_the_deadline() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from braidmq.base.errors import ConfigError
 from braidmq.transport.tls import server_context
@@ -24,7 +25,9 @@ def test_only_tls_1_3_is_offered(tmp_path: Path) -> None:
     assert ssl.TLSVersion.TLSv1_3 == context.minimum_version
 
 
-@pytest.mark.parametrize("damage", ["no certificate", "no key", "not PEM", "another's key"])
+@pytest.mark.parametrize(
+    "damage", ["no certificate", "no key", "not PEM", "another's key", "encrypted"]
+)
 def test_an_error_in_the_files_names_the_setting(tmp_path: Path, damage: str) -> None:
     """It has exit code 2 and quotes nothing of the files."""
     certificate, key = certificate_files(tmp_path)
@@ -34,6 +37,15 @@ def test_an_error_in_the_files_names_the_setting(tmp_path: Path, damage: str) ->
         key.unlink()
     elif damage == "not PEM":
         key.write_text("canary")
+    elif damage == "encrypted":  # OpenSSL must not ask for a password on the terminal
+        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+        key.write_bytes(
+            private.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(b"canary"),
+            )
+        )
     else:
         (tmp_path / "other").mkdir()
         _, key = certificate_files(tmp_path / "other")

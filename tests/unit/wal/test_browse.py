@@ -92,6 +92,49 @@ def test_the_first_id_at_a_time_is_found(steps: list[tuple[str, int]]) -> None:
         assert ([], []) == (older, newer)
 
 
+class Stepped:
+    """A clock that was set at some ids."""
+
+    def __init__(self, step_ids: list[int]) -> None:
+        self._step_ids = step_ids
+
+    def moved_us(self, record_id: int) -> int:
+        raise AssertionError(record_id)
+
+    def step_ids(self) -> list[int]:
+        return self._step_ids
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", ""]), st.sampled_from([0, 1, 2, -7])), max_size=40
+    )
+)
+def test_the_first_id_at_a_time_is_found_where_times_go_back(
+    steps: list[tuple[str, int]],
+) -> None:
+    """It follows the last message that is older, however often the clock was set back."""
+    rows: list[Row] = []
+    now = 100
+    step_ids: list[int] = []
+    for topic, step in steps:
+        now += step
+        if step < 0:
+            rows.append(("", now))
+            step_ids.append(len(rows))
+        rows.append((topic, now))
+    wal = log_of(rows, payload=500 * b"x")
+    wal.steps = Stepped(step_ids)
+    times = {i: t for i, (topic, t) in enumerate(rows, 1) if topic}
+    for time_us in range(80, 120, 3):
+        older = [i for i, t in times.items() if t < time_us]
+        found = wal.first_at(time_us)
+
+        # No message is between the two: records without a time do not count.
+        assert max(older, default=0) < found
+        assert not [i for i in times if max(older, default=0) < i < found]
+
+
 def test_a_search_stops_at_its_limits() -> None:
     """Bytes and rows; it finds at least one match if there is one, and says how far it got."""
     wal = log_of(20 * [("a", 1)], payload=100 * b"x")

@@ -1,14 +1,16 @@
 """The real disk, and writes that do not stop half-way."""
 
 import errno
+import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from braidmq.base.errors import DataDirInUseError
 from braidmq.testing.disk import FakeDisk, FakeFile, Inode
-from braidmq.wal.disk import Disk, read_all, write_all
+from braidmq.wal.disk import Disk, Spares, read_all, write_all
 from braidmq.wal.maintenance.survey import verify
 from tests.unit.wal.bodies import (
     batches_of,
@@ -151,3 +153,61 @@ def test_short_reads_are_continued() -> None:
 
     assert b"2345" == read_all(file, 4, 2)
     assert b"89" == read_all(file, 4, 8)
+
+
+def test_a_call_without_a_descriptor_gets_a_spare() -> None:
+    """One after the other is given back; a file that is closed then takes its place."""
+    spares = Spares(3)
+    calls: list[int] = []
+
+    def call() -> int:
+        calls.append(len(spares))
+        if len(calls) < 3:
+            raise OSError(errno.EMFILE, "none left")
+        return os.open(os.devnull, os.O_RDONLY)
+
+    descriptor = spares.attempt(call)
+    assert [3, 2, 1] == calls
+    spares.close(descriptor)
+    assert 2 == len(spares)
+    os.fstat(descriptor)  # its number was never free for others
+    spares.refill()
+    assert 3 == len(spares)
+    other = os.open(os.devnull, os.O_RDONLY)
+    spares.close(other)
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(other)
+
+
+def test_without_spares_the_error_is_raised() -> None:
+    """Also when all of them were given back, and for every other error at once."""
+    spares = Spares(2)
+
+    def call(error: int) -> Callable[[], int]:
+        def fails() -> int:
+            raise OSError(error, os.strerror(error))
+
+        return fails
+
+    with pytest.raises(OSError, match="denied"):
+        spares.attempt(call(errno.EACCES))
+    assert 2 == len(spares)
+    with pytest.raises(OSError, match="open files"):
+        spares.attempt(call(errno.EMFILE))
+    assert 0 == len(spares)
+
+
+def test_a_write_that_fails_in_the_middle_is_not_tried_again() -> None:
+    """Without memory for the first byte nothing was done; after it, the outcome is unknown."""
+    disk = FakeDisk()
+    file = disk.open("file", write=True, create=True)
+    disk.fail("pwrite", errno.ENOMEM)
+    with pytest.raises(OSError, match="memory") as caught:
+        write_all(file, b"data", 0)
+    assert errno.ENOMEM == caught.value.errno
+    disk.heal()
+    disk.write_bytes_max = 2
+    disk.fail("pwrite", errno.ENOMEM, nth=2)
+    with pytest.raises(OSError, match="middle") as caught:
+        write_all(file, b"data", 0)
+    assert errno.EIO == caught.value.errno

@@ -16,7 +16,7 @@ from braidmq.wal.format import (
     encode_mark,
     encode_record,
 )
-from braidmq.wal.opening import MARK_PATH, read_mark
+from braidmq.wal.mark import MARK_PATH
 from braidmq.wal.segment import list_segments, segment_path
 from tests.unit.wal.bodies import (
     FIRST,
@@ -373,15 +373,3 @@ def test_without_any_space_the_log_is_full() -> None:
     """Not even the first segment can be created, and the error says so."""
     with pytest.raises(LogFullError):
         open_log(FakeDisk(capacity=10))
-
-
-def test_reading_the_durable_mark() -> None:
-    """A missing or empty mark is 0; a torn one is unreadable."""
-    disk = FakeDisk()
-    assert 0 == read_mark(disk)
-    disk.put(MARK_PATH, b"")
-    assert 0 == read_mark(disk)
-    disk.put(MARK_PATH, encode_mark(5))
-    assert 5 == read_mark(disk)
-    disk.put(MARK_PATH, encode_mark(5)[:9])
-    assert None is read_mark(disk)

@@ -112,6 +112,45 @@ def test_the_oldest_segments_expire_first(
     assert deleted == [segment.first_id for segment in expired]
 
 
+class Stepped:
+    """A clock that was set by some hours before the record of an id."""
+
+    def __init__(self, step_id: int, hours: int) -> None:
+        self.step_id = step_id
+        self.hours = hours
+
+    def moved_us(self, record_id: int) -> int:
+        return self.hours * HOUR_US if record_id < self.step_id else 0
+
+    def step_ids(self) -> list[int]:
+        return [self.step_id]
+
+
+@pytest.mark.parametrize(
+    ("step_id", "hours", "now_hours", "deleted"),
+    [
+        (35, 1000, 1002, []),  # forwards: of the 1002 hours two have passed
+        (35, 1000, 1005, [1, 11, 21]),
+        (31, 1000, 1003.5, [1, 11]),  # the last segment was begun before its first record
+        (25, 1000, 1001, []),
+        (35, -100, -96.5, [1, 11]),  # back: their stamps are in the future now
+        (35, -100, -97.5, [1]),
+    ],
+)
+def test_a_wrong_clock_makes_no_segment_older_or_younger(
+    step_id: int, hours: int, now_hours: float, deleted: list[int]
+) -> None:
+    """Age is the time that has passed, not the difference of two settings of a clock."""
+    expired = limits(1.0, 0).expired(
+        SEGMENTS,
+        needed_id=ALL,
+        now_us=int(now_hours * HOUR_US),
+        steps=Stepped(step_id, hours),
+    )
+
+    assert deleted == [segment.first_id for segment in expired]
+
+
 def test_an_unsealed_segment_never_expires() -> None:
     """Not even if it is not the last one."""
     unsealed = [SegmentInfo(1, 10, 100, 0, sealed=False), *SEGMENTS[1:]]

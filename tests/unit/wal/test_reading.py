@@ -2,12 +2,22 @@
 
 import errno
 import threading
+from collections.abc import Callable
+from itertools import count
 from random import Random
+from typing import Final
 
 import pytest
 
-from braidmq.base.errors import DamagedLogError, LogFullError, LogPoisonedError
+from braidmq.base.errors import (
+    EXIT_IO_ERROR,
+    DamagedLogError,
+    LogPoisonedError,
+    LogReadError,
+    LogScarceError,
+)
 from braidmq.testing.disk import FakeDisk
+from braidmq.wal.browse import Bounds
 from braidmq.wal.format import (
     HEADER_BYTES,
     SEGMENT_MAGIC,
@@ -17,6 +27,7 @@ from braidmq.wal.format import (
 )
 from braidmq.wal.reading import OPEN_SEGMENTS_MAX, SKIP_BYTES_MIN
 from braidmq.wal.tables import BLOCK_ROWS
+from braidmq.wal.wal import Wal
 from tests.unit.wal.bodies import (
     FIRST,
     FIRST_INDEX,
@@ -106,14 +117,57 @@ def test_a_damaged_index_of_the_growing_segment_is_reported() -> None:
     assert 5 == len(read_everything(open_log(disk)))
 
 
-def test_an_unreadable_disk_is_damage() -> None:
-    """EIO while reading means that accepted data cannot be read."""
+READS: Final[dict[str, Callable[[Wal], object]]] = {
+    "the active segment": lambda wal: wal.read(
+        wal.segments()[-1].first_id - 1, topic=None, up_to=99, count_max=9, bytes_max=999
+    ),
+    "a sealed segment": lambda wal: wal.read(
+        0, topic=b"t", up_to=99, count_max=9, bytes_max=999
+    ),
+    "a scrub": lambda wal: wal.scrub(10**9),
+    "a verification": lambda wal: wal.verify(wal.segments()[0]),
+    "a search by time": lambda wal: wal.first_at(5),
+    "a search by topic": lambda wal: wal.browse_before(5, b"t", Bounds(9, 999, 999)),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_a_disk_that_does_not_return_bytes_is_no_damage(what: str) -> None:
+    """EIO says nothing about the bytes: exit code 74, without the advice to give them up."""
+    for nth in count(1):
+        disk = FakeDisk()
+        wal = open_log(disk)
+        write(wal, *batches_of(BODIES, 4))
+        disk.fail("pread", errno.EIO, nth=nth, forever=True)
+        problem: LogReadError | None = None
+        try:
+            READS[what](wal)
+        except LogReadError as error:
+            problem = error
+        disk.heal()
+        READS[what](wal)
+        if problem is None:
+            break
+        assert EXIT_IO_ERROR == problem.exit_code
+        assert "accept-loss" not in str(problem)
+
+    assert nth > 1
+
+
+@pytest.mark.parametrize("what", READS)
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_read_without_descriptor_or_memory_is_tried_again(what: str, error: int) -> None:
+    """Nothing is wrong with the log, and nothing with the disk."""
     disk = FakeDisk()
     wal = open_log(disk)
-    write(wal, BODIES[:5])
-    disk.fail("pread", errno.EIO)
-    with pytest.raises(DamagedLogError, match="error"):
-        read_everything(wal)
+    write(wal, *batches_of(BODIES, 4))
+    operation = "pread" if error == errno.ENOMEM or what == "the active segment" else "open"
+    disk.fail(operation, error, forever=True)
+    with pytest.raises(LogScarceError):
+        READS[what](wal)
+
+    disk.heal()
+    READS[what](wal)
 
 
 def test_bytes_of_other_topics_are_not_read() -> None:
@@ -231,21 +285,42 @@ def test_reading_at_the_end_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"), [(errno.ENOSPC, LogFullError), (errno.EIO, LogPoisonedError)]
+    ("error", "expected"),
+    [
+        (errno.EMFILE, LogScarceError),
+        (errno.ENOMEM, LogScarceError),
+        (errno.EIO, LogPoisonedError),
+    ],
 )
 def test_an_index_that_cannot_be_written_is_reported(
-    error: int, expected: type[LogFullError | LogPoisonedError]
+    error: int, expected: type[LogScarceError | LogPoisonedError]
 ) -> None:
     """A reader that has to rebuild an index raises the reason why it cannot."""
     disk = FakeDisk()
     wal = open_log(disk)
     write(wal, *batches_of(BODIES, 4))
     disk.remove(FIRST_INDEX)
-    disk.fail("pwrite", error)
+    disk.fail("open" if error == errno.EMFILE else "pwrite", error)
     with pytest.raises(expected):
         read_everything(wal)
     disk.heal()
     assert 60 == len(read_everything(wal))
+
+
+def test_an_index_that_has_no_room_is_made_in_memory() -> None:
+    """Consumers can drain a full disk; once there is room the index is on it again."""
+    disk = FakeDisk()
+    wal = open_log(disk)
+    write(wal, *batches_of(BODIES, 4))
+    disk.remove(FIRST_INDEX)
+    disk.fail("pwrite", errno.ENOSPC, forever=True)
+
+    assert 60 == len(read_everything(wal))
+    assert not disk.exists(FIRST_INDEX)
+    assert 0 < wal.scrub(10**9)
+    disk.heal()
+    assert 60 == len(read_everything(open_log(disk)))
+    assert disk.exists(FIRST_INDEX)
 
 
 def test_a_missing_segment_is_damage() -> None:

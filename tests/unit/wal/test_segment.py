@@ -16,6 +16,7 @@ from braidmq.wal.segment import (
     ActiveSegment,
     Reserve,
     list_segments,
+    removal_of,
     segment_path,
     start_segment,
 )
@@ -132,14 +133,46 @@ def test_the_reserve_is_released_and_refilled() -> None:
     assert reserve.refill()
 
 
-def test_a_reserve_that_cannot_be_refilled_stays_empty() -> None:
-    """A failed refill frees what it had allocated; an I/O error is raised."""
+def test_a_reserve_takes_the_part_that_there_is_room_for() -> None:
+    """Acknowledgements need some of it even if publishing stays refused."""
     disk, reserve = make(capacity=100 * KIB)
 
     assert not reserve.refill()
-    assert b"" == disk.content(RESERVE_PATH)
+    assert 64 * KIB == reserve.bytes_left == len(disk.content(RESERVE_PATH))
     disk.capacity = None
     disk.fail("allocate", errno.EIO)
     with pytest.raises(OSError, match="error"):
         reserve.refill()
+    disk.heal()
+    assert reserve.refill()
     reserve.close()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM, errno.ENOSPC])
+def test_a_reserve_without_a_file_is_made_later(error: int) -> None:
+    """The log opens all the same, with nothing in reserve."""
+    disk, reserve = make()
+    disk.fail("open", error)
+
+    assert not reserve.refill()
+    assert not reserve.release(1)
+    disk.heal()
+    assert reserve.refill()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_new_segment_without_a_descriptor_can_be_removed_again(nth: int) -> None:
+    """Its removal may have to be tried again too, and is then durable."""
+    disk = FakeDisk()
+    disk.make_dir("wal")
+    disk.sync_dir("")
+    for _ in range(2):  # that call and the next
+        disk.fail("sync_dir", errno.EMFILE, nth=nth)
+    with pytest.raises(OSError, match="open files"):
+        start_segment(disk, 1, 7)
+    remove = removal_of(disk, 1)
+    with pytest.raises(OSError, match="open files"):
+        remove()
+    remove()
+
+    assert [] == disk.crash(Random(1)).paths()

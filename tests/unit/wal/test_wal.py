@@ -19,7 +19,7 @@ from braidmq.wal.format import decode_mark
 from braidmq.wal.maintenance.survey import verify
 from braidmq.wal.options import WalOptions
 from braidmq.wal.reading import Wanted
-from braidmq.wal.wal import FSYNCS_KEPT, Wal, WalStats
+from braidmq.wal.wal import Wal
 from tests.unit.wal.bodies import (
     FIRST,
     SMALL,
@@ -471,30 +471,3 @@ def test_the_snapshot_must_not_be_ahead_of_the_log() -> None:
     with pytest.raises(DamagedLogError, match="ahead of the log") as caught:
         open_log(disk, after_id=9)
     assert (6, 9) == (caught.value.first_id, caught.value.last_id)
-
-
-def test_an_fsync_is_counted_in_every_statistic() -> None:
-    """The last duration, the total, the histogram, and the recent durations."""
-    stats = WalStats()
-    for seconds in (0.001, 0.3):
-        stats.count_fsync(seconds)
-
-    assert (2, 0.3, 0.301) == (
-        stats.fsyncs,
-        stats.fsync_seconds_last,
-        round(stats.fsync_seconds_total, 6),
-    )
-    assert [0.001, 0.3] == list(stats.fsync_seconds_lately)
-    assert 2 == sum(stats.fsync_seconds.counts)
-
-
-def test_recent_fsync_durations_are_bounded() -> None:
-    """Only the latest are kept, even if they are never read."""
-    stats = WalStats()
-    for number in range(FSYNCS_KEPT + 5):
-        stats.count_fsync(float(number))
-
-    assert (FSYNCS_KEPT, 5.0) == (
-        len(stats.fsync_seconds_lately),
-        stats.fsync_seconds_lately[0],
-    )

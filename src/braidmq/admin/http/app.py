@@ -44,6 +44,7 @@ def endpoints_of(status: Status, *, loopback: bool) -> list[Endpoint]:
         (status.subscriptions, "connections"),
         (status.log, "log"),
         (status.keys, "keys"),
+        (status.reloads, "broker"),
     )
     endpoints = [
         *health_endpoints(status.unready_reason),

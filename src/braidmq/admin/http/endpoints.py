@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from braidmq.admin.http.parameters import Name, Parameter
 from braidmq.admin.http.requests import FindPrincipal, principal_of
+from braidmq.base.printable import visible_json
 from braidmq.broker.authorize import Principal
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -71,7 +72,8 @@ class Endpoint:
 
 def answered(value: object, status: int = 200) -> Response:
     """Return a structure as a JSON response."""
-    return Response(msgspec.json.encode(value), status_code=status, media_type=JSON)
+    data = visible_json(msgspec.json.encode(value))
+    return Response(data, status_code=status, media_type=JSON)
 
 
 @dataclass(frozen=True, slots=True)

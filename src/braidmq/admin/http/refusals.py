@@ -9,9 +9,13 @@
     |-- BadCursorError       `after` is not a page's `next`    400
     |-- QueueFullError       the queue is full                 409
     |-- QueueExistsError     it exists with other options      409
+    |-- TopicInUseError      it has a queue or subscriptions   409
     |-- FanOutError          a fan-out keeps its letters       409
     |-- LetterStaysError     this letter cannot be sent back   409
-    `-- NotYoursError        it belongs to another principal   403
+    |-- ReloadFailedError    a file cannot be used             409
+    |-- OverQuotaError       a quota is used up                403
+    |-- NotYoursError        it belongs to another principal   403
+    `-- ForbiddenNameError   a name that it leads to is not    403
 
 What the engine cannot do now is an `UnavailableError` of `server.engine.requests`, and is
 answered with 503; the engine need not know HTTP.
@@ -74,7 +78,10 @@ class QueueFullError(RefusedError):
     """The queue is full, and its overflow strategy refuses new messages."""
 
     status = 409
-    text = "the queue is full"
+    text = (
+        "the queue is full: it was declared with a maxQueueSize; whoever may create it may "
+        "delete it and declare it with another"
+    )
 
 
 class QueueExistsError(RefusedError):
@@ -82,6 +89,12 @@ class QueueExistsError(RefusedError):
 
     status = 409
     text = "the queue exists with other options"
+
+
+class TopicInUseError(RefusedError):
+    """The topic cannot be deleted: it has a queue, or subscriptions."""
+
+    status = 409
 
 
 class FanOutError(RefusedError):
@@ -97,7 +110,25 @@ class LetterStaysError(RefusedError):
     status = 409
 
 
+class OverQuotaError(RefusedError):
+    """A quota of the principal is used up."""
+
+    status = 403
+
+
 class NotYoursError(RefusedError):
     """Only the owner or an administrator may do this."""
 
     status = 403
+
+
+class ForbiddenNameError(RefusedError):
+    """The request leads to a queue, by its dead letters or a replay, that the key may not."""
+
+    status = 403
+
+
+class ReloadFailedError(RefusedError):
+    """A file that was to be read again cannot be used; everything is as it was."""
+
+    status = 409

@@ -4,13 +4,14 @@ Nothing here answers a request: what cannot be used raises an HTTPException with
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from braidmq.admin.http.parameters import whole_number
+from braidmq.base import refusals
 from braidmq.base.limits import KIB
 from braidmq.base.strict_json import read_value
 from braidmq.broker.authorize import Principal, authorize
@@ -24,6 +25,8 @@ BODY_S_MAX: Final = 10.0
 NAME_SHOWN_CHARS_MAX: Final = 64
 """How much of a name an error repeats."""
 
+_KEYED: Final = "keyed"
+"""Set in the scope's state once a valid key was found."""
 
 FindPrincipal = Callable[[str], Principal | None]
 """Returns the principal of an API key, or None; it must compare in constant time."""
@@ -45,7 +48,13 @@ def principal_of(request: Request, find_principal: FindPrincipal) -> Principal:
             "authentication failed: unknown API key" if is_given else needed,
             headers={"WWW-Authenticate": "Bearer"},
         )
+    request.scope.setdefault("state", {})[_KEYED] = True
     return principal
+
+
+def has_key(state: Mapping[str, object]) -> bool:
+    """Return whether a request with this state was found to carry a valid key."""
+    return _KEYED in state
 
 
 def allow(principal: Principal, operation: str, name: str) -> None:
@@ -80,7 +89,8 @@ async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
                 body += piece
                 # Counted as it arrives: a chunked body announces no length.
                 if len(body) > bytes_max:
-                    raise HTTPException(413, f"the body is longer than {bytes_max} bytes")
+                    text = refusals.by_bound("the body is too long", bytes_max, "bytes")
+                    raise HTTPException(413, text)
     except ClientDisconnect:
         raise HTTPException(400, "the connection closed before the body was complete") from None
     except TimeoutError:

@@ -2,6 +2,10 @@
 
 It installs no signal handlers and writes no access log. app.py decides every answer except two:
 to a malformed request, and to a connection above the limit.
+
+A connection takes a place at the door: among those of HTTP, from which an idle peer without a
+key leaves for a newcomer, or else one that is kept for health checks. There only a health page
+is answered, within a short time, so that no number of idle connections hides a healthy broker.
 """
 
 import asyncio
@@ -15,24 +19,29 @@ from typing import Final, cast
 import h11
 import uvicorn
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from braidmq.admin.http.requests import has_key
 from braidmq.admin.http.security import HEADERS
-from braidmq.base.errors import ConfigError
 from braidmq.base.limits import KIB, TOPIC_BYTES_MAX
+from braidmq.base.refusals import by_bound
+from braidmq.transport.accepting import Acceptor
 from braidmq.transport.binding import bind_tcp
-
-CONNECTIONS_MAX: Final = 128
-"""Enough for dashboards and scrapers; requests on further connections get 503."""
+from braidmq.transport.door import HEALTH, HTTP, HTTP_PLACES, Door, Place
+from braidmq.transport.tls import TlsLayer, server_context
 
 KEEP_ALIVE_S: Final = 15
 HEADER_BYTES_MAX: Final = 3 * TOPIC_BYTES_MAX + 16 * KIB
 """A request's head: the longest topic, percent-encoded in the path, and the headers."""
 
 HEAD_S_MAX: Final = 10.0
-"""How long a connection may stay without a complete request. Without this timeout a few
-idle connections could use up the limit, and health checks would fail."""
+"""How long a connection may stay without a complete request."""
+
+HEALTH_S_MAX: Final = 2.0
+"""How long a connection may keep a place for health checks."""
+
+HEALTH_PATHS: Final = frozenset({"/healthz", "/livez", "/readyz"})
 
 DATE_S: Final = 1.0
 """How often the Date header of the answers is set."""
@@ -40,10 +49,8 @@ DATE_S: Final = 1.0
 DRAIN_S_MAX: Final = 1
 """When the broker stops, answers that take longer to send are cut off."""
 
-_BACKLOG: Final = 128
-
 _CROWDED: Final = JSONResponse(
-    {"error": "too many connections; try again later"},
+    {"error": by_bound("try again later: too many connections", HTTP_PLACES, "at a time")},
     status_code=503,
     headers={**HEADERS, "Connection": "close"},
 )
@@ -90,11 +97,37 @@ class _Counted:
         return getattr(self._transport, name)
 
 
+class _Framing(h11.Connection):
+    """HTTP/1.1 in which a body's length is said in one way only.
+
+    Of a request with two lengths, a proxy in front of us may believe the other one, and a peer
+    could hide a second request in the difference.
+    """
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if b"transfer-encoding" in names and (
+                b"content-length" in names or event.http_version < b"1.1"
+            ):
+                raise h11.RemoteProtocolError("two lengths of one body")
+        return event
+
+
 class PatientProtocol(H11Protocol):
     """HTTP with timeouts for a request to arrive and for an answer to be read.
 
-    Requests that uvicorn refuses by itself get our JSON instead of its plain text.
+    Requests that uvicorn refuses by itself get our JSON instead of its plain text. While a
+    request is answered, and after one with a key, the peer does not leave for a newcomer.
     """
+
+    def __init__(self, server: "_Server", place: Place) -> None:
+        super().__init__(server.config, server.server_state, {})
+        self.conn = _Framing(h11.SERVER, HEADER_BYTES_MAX)
+        self._place = place
+        self._is_for_health = place.is_for_health
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class has it
         """Start the timer."""
@@ -102,19 +135,37 @@ class PatientProtocol(H11Protocol):
         self._uptake = Uptake()
         self._last_seen: RequestResponseCycle | None = None
         super().connection_made(cast("asyncio.Transport", self._counted))
-        self._timer = self.loop.call_later(HEAD_S_MAX, self._look_on)
+        if self._is_for_health:
+            self._timer = self.loop.call_later(HEALTH_S_MAX, transport.abort)
+        else:
+            self._timer = self.loop.call_later(HEAD_S_MAX, self._look_on)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
-        self._timer.cancel()
-        super().connection_lost(exc)
+        """Stop the timer, and give the place back."""
+        self._place.leave()
+        if self._timer is not None:  # else it was lost in its TLS handshake
+            self._timer.cancel()
+            super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Pass the request to the application, or refuse it above the limit of connections."""
-        # Requests on one connection are handled one at a time, so connections are what counts.
-        is_crowded = max(len(self.connections), len(self.tasks)) >= CONNECTIONS_MAX
-        self.app = _CROWDED if is_crowded else self.config.loaded_app
+        """Pass the request to the application; above the limits, only one for a health page."""
+        # An answer may outlast its connection, so answers are counted as well.
+        is_crowded = self._is_for_health or len(self.tasks) >= HTTP_PLACES
+        self.app = (
+            _only_health(self.config.loaded_app) if is_crowded else self.config.loaded_app
+        )
+        before = self.cycle
         super().handle_events()
+        if self.cycle is not before and not self._is_for_health:
+            self._place.known()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, except in a place that is kept for health checks."""
+        if self._is_for_health:
+            self.transport.close()
+        elif not has_key(self.cycle.scope["state"]):
+            self._place.strange()
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a malformed request, in JSON as everything else."""
@@ -153,8 +204,10 @@ class _Server(uvicorn.Server):
     awake and delays every stop.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, door: Door, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
+        self._door = door
+        self.tls = tls
         self.accepting = asyncio.Event()
         self._ending = asyncio.Event()
 
@@ -168,21 +221,36 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), DATE_S)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - the acceptor has closed it
+        self._acceptor.close()
         # uvicorn's own shutdown polls, which would delay a stop that has nothing to wait for.
         if self.server_state.connections or self.server_state.tasks:
-            await super().shutdown(sockets)
-            return
-        for listener in (*self.servers, *(sockets or ())):
-            listener.close()
+            await super().shutdown()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        assert sockets is not None
+        (bound,) = sockets
+        self.servers = []
+        self._acceptor = Acceptor(bound, admit=self._admit, make=self._protocol)
+        self._acceptor.start()
+        self.started = True
         self.accepting.set()
+
+    def _admit(self, address: str) -> Place:
+        place = self._door.enter(address, HTTP)
+        return self._door.enter(address, HEALTH) if place.refusal else place
+
+    def _protocol(self, place: Place) -> asyncio.Protocol:
+        protocol = PatientProtocol(self, place)
+        if self.tls is None:
+            return protocol
+        timeout_s = HEALTH_S_MAX if place.is_for_health else HEAD_S_MAX
+        return TlsLayer(self.tls, protocol, handshake_timeout_s=timeout_s)
 
 
 class AdminServer:
@@ -194,12 +262,14 @@ class AdminServer:
         *,
         host: str,
         port: int,
+        door: Door | None = None,
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
     ) -> None:
         self._app = app
         self._host = host
         self._port = port
+        self._door = door if door is not None else Door(connections=1, strangers=1)
         self._tls_cert = tls_cert
         self._tls_key = tls_key
         self._server: _Server | None = None
@@ -213,9 +283,11 @@ class AdminServer:
             ConfigError: The certificate or its key cannot be used.
         """
         assert self._task is None
-        server = _Server(self._config())
+        tls = None
+        if self._tls_cert is not None and self._tls_key is not None:
+            tls = server_context("http", self._tls_cert, self._tls_key)
+        server = _Server(self._config(), self._door, tls)
         listener = bind_tcp("http", self._host, self._port)
-        listener.listen(_BACKLOG)  # peers that come before uvicorn is up are kept, not refused
         address = listener.getsockname()
         self._server = server
         self._task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
@@ -223,6 +295,11 @@ class AdminServer:
         await asyncio.wait({self._task, accepting}, return_when=asyncio.FIRST_COMPLETED)
         assert accepting.done(), "the HTTP server ended before it began"
         return str(address[0]), int(address[1])
+
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """Use another certificate for the connections from now on."""
+        if self._server is not None and self._server.tls is not None:
+            self._server.tls = tls
 
     async def stop(self) -> None:
         """Accept no more requests, finish answers, and close. Does nothing if not started."""
@@ -233,7 +310,7 @@ class AdminServer:
         self._server = self._task = None
 
     def _config(self) -> uvicorn.Config:
-        config = uvicorn.Config(
+        return uvicorn.Config(
             self._app,
             loop="none",
             http=PatientProtocol,
@@ -247,16 +324,12 @@ class AdminServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S_MAX,
             h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-            ssl_certfile=self._tls_cert,
-            ssl_keyfile=self._tls_key,
         )
-        try:
-            config.load()
-        except (ssl.SSLError, OSError) as error:
-            reason = getattr(error, "reason", None) or error.strerror or "not usable"
-            raise ConfigError(
-                "http.tls_cert", f"cannot use the certificate: {reason}"
-            ) from None
-        if config.ssl is not None:
-            config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3  # as on every other listener
-        return config
+
+
+def _only_health(app: ASGIApp) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        served = app if scope["path"] in HEALTH_PATHS else _CROWDED
+        await served(scope, receive, send)
+
+    return answer

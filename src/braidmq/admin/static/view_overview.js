@@ -25,7 +25,8 @@ export function view({ signal }) {
   async function refresh() {
     try {
       facts = await get(path("overview"), { signal });
-      redraw(problem, !facts.ready && h("div", { class: "problem-box" }, h("span", {}, sentence(facts.reason || "not ready"))));
+      const problems = [...(facts.ready ? [] : [facts.reason || "not ready"]), ...(facts.alarms ?? [])];
+      redraw(problem, problems.map((one) => h("div", { class: "problem-box" }, h("span", {}, sentence(one)))));
       redraw(broker, brokerPanels(facts));
       redraw(start, facts.messages_published === 0 && facts.topics === 0 && firstSteps(facts));
       drawNumbers();

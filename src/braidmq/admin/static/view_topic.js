@@ -1,13 +1,15 @@
 // One topic: its numbers, its messages, and a form to publish.
 
-import { get, path } from "./api.js";
+import { get, path, remove } from "./api.js";
+import { confirm } from "./dialogs.js";
 import { every, fill, h, redraw } from "./dom.js";
 import { ago, count, duration } from "./format.js";
 import { browser } from "./browse.js";
 import { named, plain } from "./names.js";
-import { sentence } from "./notices.js";
+import { say, sentence } from "./notices.js";
 import { badge, copyButton, facts, heading, panel, tiles, when } from "./pieces.js";
 import { MAY_NOT_PUBLISH, publishForm } from "./publish.js";
+import { me } from "./session.js";
 
 const REFRESH_MS = 5_000;
 const HEADING_CHARS_MAX = 160;
@@ -58,13 +60,29 @@ export function view({ params, query, signal }) {
     element: h("div", {},
       heading(title(name, marks), {
         above: h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics")),
-        actions: [toForm],
+        actions: [toForm, me.admin && deleteButton(name)],
       }),
       numbers,
       h("div", { class: "beside" },
         messages.element,
         h("aside", { "aria-label": "About this topic" }, panel("Publish", place), queue))),
   };
+}
+
+function deleteButton(name) {
+  async function drop() {
+    const done = await confirm({
+      title: "Delete this topic?",
+      text: "No consumer gets its messages any more; they stay in the log for Spark until retention removes them. A topic with a queue or subscriptions is not deleted.",
+      action: "Delete topic",
+      typed: name,
+      act: () => remove(path("topics", name), { long: true }),
+    });
+    if (!done) return;
+    say("Topic deleted.");
+    location.hash = "#/topics";
+  }
+  return h("button", { type: "button", class: "danger", onclick: drop }, "Delete…");
 }
 
 function title(name, marks) {

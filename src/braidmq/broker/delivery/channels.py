@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Final, final
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
 from braidmq.broker.policy import Rules
-from braidmq.broker.settings import Settings
-from braidmq.broker.stats import Stats
+from braidmq.broker.quotas import Account, Accounts
 from braidmq.broker.topics import Message, Topic
 
 if TYPE_CHECKING:
@@ -234,6 +233,9 @@ class Position:
         self.behind: bool = False  # the log holds more than was taken in
         self.reading: bool = False  # a piece of the backlog was requested and is not here yet
         self.waiters: list[Peer] = []  # peers whose answers need that piece
+        self.window: int = 0  # messages that may wait in memory now, up to its rules' window
+        self.aside: bool = False  # of a subscription: publishes pass it by (`audience`)
+        self.heard: int = 0  # while aside: the first number in its ring that is for it
         self.handed_id: int = 0  # the newest message ever handed out
         # What is known of messages that are not taken in yet: from before a restart, or because
         # they were replayed ahead of the others.
@@ -266,6 +268,13 @@ class Position:
         return not settled.contains(tag)
 
 
+# What most channels share, since most are empty most of the time: a deque alone takes 600
+# bytes. None of them is ever added to; `Channel` replaces them first.
+_NO_ENTRIES: Final[deque[Entry]] = deque(maxlen=0)
+_NO_MESSAGES: Final[deque[Message]] = deque(maxlen=0)
+_NONE_IN_FLIGHT: Final = InFlight()
+
+
 class Channel:
     """One topic's messages for the consumers of one subscription or queue."""
 
@@ -275,10 +284,12 @@ class Channel:
         self.rules: Rules = rules
         self.ended: bool = False
         self.position: Position = Position()
-        self.ready: deque[Entry] = deque()  # durable messages in the window
-        self.volatile: deque[Message] = deque()  # messages that live in memory only
+        self.position.window = rules.window
+        # Added to by `add_ready` and `add_volatile` only, and by what `flight` returns.
+        self.ready: deque[Entry] = _NO_ENTRIES  # durable messages in the window
+        self.volatile: deque[Message] = _NO_MESSAGES  # messages that live in memory only
         self.held_bytes: int = 0  # of both, and of those in flight
-        self.in_flight: InFlight = InFlight()
+        self.in_flight: InFlight = _NONE_IN_FLIGHT
         self.progress: Progress | None = None  # since the last progress record
         self.journal: Channel | None = None  # records its progress; None: it does so itself
 
@@ -287,11 +298,43 @@ class Channel:
         self.id = channel_id
         self.position.begin(channel_id)
 
+    def add_ready(self, entry: Entry) -> None:
+        """Append a durable message to the window."""
+        if self.ready is _NO_ENTRIES:
+            self.ready = deque()
+        self.ready.append(entry)
+
+    def add_volatile(self, message: Message) -> None:
+        """Append a message that lives in memory only."""
+        if self.volatile is _NO_MESSAGES:
+            self.volatile = deque()
+        self.volatile.append(message)
+
+    def flight(self) -> InFlight:
+        """Return what is in flight, to add to it."""
+        if self.in_flight is _NONE_IN_FLIGHT:
+            self.in_flight = InFlight()
+        return self.in_flight
+
+    def rest(self) -> None:
+        """Give back the memory that it took for messages, where it holds none."""
+        if not self.ready:
+            self.ready = _NO_ENTRIES
+        if not self.volatile:
+            self.volatile = _NO_MESSAGES
+        if not self.in_flight.open:
+            self.in_flight = _NONE_IN_FLIGHT
+
     # Where the kinds differ.
 
     def queue_of(self) -> "Queue | None":
         """Return the queue that this channel belongs to, if any."""
         return None
+
+    def charged_to(self, accounts: Accounts) -> Account | None:  # noqa: ARG002 - by principal
+        """Return whose quotas count what is made for it: its queue's or its topic's owner."""
+        queue = self.queue_of()
+        return self.topic.owner if queue is None else queue.owner
 
     def settle(self, entry: Entry) -> bool:
         """Note the end of an entry; say whether this is the first progress to be recorded."""
@@ -326,6 +369,11 @@ class Channel:
         """Note that nothing is left to read from the log."""
         self.position.forget_settled()
 
+    def has_backlog(self) -> bool:
+        """Say whether the log holds messages that were not taken in."""
+        # One that stands aside is behind in any case, although there may be nothing to read.
+        return self.position.behind and self.position.cursor < self.newest_id()
+
     # What is recorded, and what a restart finds.
 
     def made_progress(self) -> Progress:
@@ -359,7 +407,7 @@ class Channel:
                 ranges.append((at, entry.id - 1))
             at = entry.id
         cursor = position.cursor
-        end = cursor if position.behind else max(cursor, committed_id)
+        end = cursor if self.has_backlog() else max(cursor, committed_id)
         if end > at:
             ranges.append((at, end))
         if position.settled is not None:
@@ -405,59 +453,3 @@ def open_attempts(known: dict[int, int], settled: Settled) -> dict[int, int]:
 
 def _entry_id(entry: Entry) -> int:
     return entry.id
-
-
-@final
-class Windows:
-    """How much channels may hold in memory, each and together, and how much they do hold."""
-
-    def __init__(self, settings: Settings, stats: Stats) -> None:
-        self.held_bytes: int = 0
-        self._settings: Settings = settings
-        self._stats: Stats = stats
-
-    def hold(self, channel: Channel, size: int) -> None:
-        """Count *size* bytes more in a channel's window; a negative *size* counts less."""
-        channel.held_bytes += size
-        self.held_bytes += size
-
-    def has_room(self, channel: Channel, size: int) -> bool:
-        """Say whether a durable message may be taken in now."""
-        waiting = len(channel.ready)
-        if waiting >= channel.rules.window:
-            return False
-        # Over the budget it stays in the log, and is read back when a consumer asks for it.
-        # The first message is taken in whatever its size, so that it can be delivered at all.
-        if self.held_bytes > 0 and self.held_bytes + size > self._settings.memory_bytes:
-            return False
-        # One message always fits the window, however large it is.
-        if waiting == 0 and not channel.in_flight.open:
-            return True
-        return channel.held_bytes + size <= channel.rules.window_bytes
-
-    def offer_volatile(self, channel: Channel, message: Message) -> None:
-        """Let a memory-only message wait; older ones are dropped to make room for it."""
-        volatile = channel.volatile
-        rules = channel.rules
-        size = len(message.body)
-        if self._others_spend_the_budget(channel, size):
-            # Drop this one: dropping all that waits here would still not make room for it.
-            self._stats.dropped.overflow += 1
-            return
-        while volatile and (
-            len(volatile) >= rules.window
-            or channel.held_bytes + size > rules.window_bytes
-            or self.held_bytes + size > self._settings.memory_bytes
-        ):
-            dropped = volatile.popleft()
-            self.hold(channel, -len(dropped.body))
-            self._stats.dropped.overflow += 1
-        volatile.append(message)
-        self.hold(channel, size)
-
-    def _others_spend_the_budget(self, channel: Channel, size: int) -> bool:
-        """Say whether a message would not fit even if all older ones here were dropped."""
-        if self.held_bytes + size <= self._settings.memory_bytes:
-            return False
-        others = self.held_bytes - sum(len(older.body) for older in channel.volatile)
-        return others > 0 and others + size > self._settings.memory_bytes

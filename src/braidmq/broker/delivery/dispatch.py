@@ -12,17 +12,20 @@ in the log; it is read in pieces, each as large as there is room for.
 from typing import final
 
 from braidmq.broker import records
-from braidmq.broker.delivery.channels import Channel, Entry, Peer, Windows
+from braidmq.broker.delivery.audience import Audience
+from braidmq.broker.delivery.channels import Channel, Entry, Peer
 from braidmq.broker.delivery.followers import Follower, Followers
 from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.queue import Lane
 from braidmq.broker.delivery.queues import Queues
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.delivery.subscriptions import Subscription, Subscriptions
+from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.marks import recipient_of
 from braidmq.broker.outgoing import Effects, Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
+from braidmq.broker.times import Times
 from braidmq.broker.topics import ORIGIN_BLIP, ORIGIN_QUMBED, Message, Topic, Topics
 
 
@@ -57,7 +60,7 @@ class ChannelRead(ReadRequest):
         room_bytes = min(
             rules.window_bytes - channel.held_bytes, settings.memory_bytes - held_bytes
         )
-        self.limit(rules.window - len(channel.ready), room_bytes)
+        self.limit(channel.position.window - len(channel.ready), room_bytes)
 
 
 @final
@@ -78,9 +81,15 @@ class Dispatch:
     """Everything that moves messages."""
 
     def __init__(
-        self, settings: Settings, topics: Topics, outgoing: Outgoing, stats: Stats
+        self,
+        settings: Settings,
+        topics: Topics,
+        outgoing: Outgoing,
+        stats: Stats,
+        times: Times,
     ) -> None:
         self.stats: Stats = stats
+        self.times: Times = times
         self.settling: Settling = Settling(settings, topics, outgoing, stats)
         self.effects: Effects = self.settling.effects
         self.windows: Windows = self.settling.windows
@@ -90,6 +99,7 @@ class Dispatch:
         self.queues: Queues = Queues(settings, self.pushing)
         self.settling.queues = self.queues  # dead letters make queues, which settle in turn
         self._settings: Settings = settings
+        self._is_past_queues: bool = False  # in the current round of maintenance
 
     # A message comes: from a publisher, or back from a consumer.
 
@@ -100,32 +110,46 @@ class Dispatch:
             # Before any channel is asked: a channel is behind if its cursor is below this id.
             topic.last_id = message.id
             topic.message_count += 1
+        else:
+            topic.is_idle = False  # the log does not know that it is used
         stats = self.stats
         stats.published += 1
         stats.published_bytes += len(message.body)
         if message.origin != ORIGIN_BLIP:
             stats.by_origin[message.origin] += 1
-        if topic.subscriptions:
-            pushing = self.pushing
-            pushing.arrivals += 1
-            message.arrival = pushing.arrivals
-            for subscription in topic.subscriptions:
-                if message.qos != 0 and subscription.qos != 0:
-                    pushing.offer(subscription, message, now_us)
-                    if subscription.consumers:
-                        self.subscriptions.pump(subscription, now_us)
-                elif not subscription.consumers:
-                    # One of the two has QoS 0, so this delivery has QoS 0.
-                    self.windows.offer_volatile(subscription, message)
-                elif not self.subscriptions.pass_on(subscription, message):
-                    self.windows.offer_volatile(subscription, message)
-                    self.subscriptions.pump(subscription, now_us)
+        if topic.audience is not None:
+            self._route_to(topic.audience, message, now_us)
         if topic.followers:
             self.followers.route(message, now_us)
         if topic.queue is not None:
             self.pushing.arrivals += 1
             message.arrival = self.pushing.arrivals
             self.queues.route(topic.queue, message, now_us)
+
+    def _route_to(self, audience: Audience, message: Message, now_us: int) -> None:
+        """Put a message before a topic's subscriptions: those that do not stand aside."""
+        pushing = self.pushing
+        pushing.arrivals += 1
+        message.arrival = pushing.arrivals
+        is_full = False
+        if audience.aside_qos0 or (audience.aside_qos1 and message.qos == 0):
+            self.stats.dropped.overflow += audience.hear(message)
+        for subscription in audience.awake:
+            if message.qos != 0 and subscription.qos != 0:
+                if pushing.offer(subscription, message, now_us):
+                    is_full = True
+                if subscription.consumers:
+                    self.subscriptions.pump(subscription, now_us)
+            elif not subscription.consumers:
+                # One of the two has QoS 0, so this delivery has QoS 0.
+                self.windows.offer_volatile(subscription, message)
+                if len(subscription.volatile) >= subscription.position.window:
+                    is_full = True
+            elif not self.subscriptions.pass_on(subscription, message):
+                self.windows.offer_volatile(subscription, message)
+                self.subscriptions.pump(subscription, now_us)
+        if is_full:
+            self.subscriptions.put_aside(message.topic)
 
     def pump(self, channel: Channel, now_us: int) -> None:
         """Push what waits in a channel of any kind to its consumers."""
@@ -145,6 +169,19 @@ class Dispatch:
         # Only now, so that no newer message is pushed ahead of one that has just come back.
         for channel in channels:
             self.pump(channel, now_us)
+
+    def maintain(self, now_us: int, rows_max: int, *, may_end: bool) -> bool:
+        """Go on with a round of maintenance, about *rows_max* rows; say whether it is done."""
+        rows = 0
+        if not self._is_past_queues:
+            is_done, rows = self.queues.maintain(now_us, rows_max)
+            if not is_done:
+                return False
+        self._is_past_queues = True
+        if not self.subscriptions.maintain(now_us, rows_max - rows, may_end=may_end):
+            return False
+        self._is_past_queues = False
+        return True
 
     # What is in the log only.
 
@@ -203,7 +240,7 @@ class Dispatch:
         if isinstance(request, FollowerRead):
             self.followers.take_up(
                 request.follower,
-                [stored(request.follower.topic, i, record) for i, record in found],
+                [self._stored(request.follower.topic, i, record) for i, record in found],
                 after_id=request.after_id,
                 reached_id=reached_id,
                 now_us=now_us,
@@ -219,14 +256,22 @@ class Dispatch:
         # nothing else in meanwhile.
         for message_id, record in found:
             if message_id > passed_id:
-                message = stored(channel.topic, message_id, record)
+                message = self._stored(channel.topic, message_id, record)
                 self.pushing.take_in_from_log(channel, message, now_us)
         position.cursor = max(position.cursor, reached_id)
+        # A consumer that works through a backlog gets it in ever larger pieces.
+        position.window = min(2 * position.window, channel.rules.window)
         self._end_reading(channel)
         queue = channel.queue_of()
         if queue is not None:
             self.queues.drop_excess(queue, now_us)
         self.pump(channel, now_us)
+
+    def _stored(self, topic: Topic, message_id: int, record: bytes) -> Message:
+        message = stored(topic, message_id, record)
+        # It was written by another reading of the clock, perhaps.
+        message.expires_us = self.times.deadline_us(message_id, message.expires_us)
+        return message
 
     def _end_reading(self, channel: Channel) -> None:
         position = channel.position
@@ -234,6 +279,8 @@ class Dispatch:
         position.behind = position.cursor < channel.newest_id()
         if not position.behind:
             channel.caught_up()
+            if position.aside and isinstance(channel, Subscription):
+                self.subscriptions.wake(channel)
         # Each peer asks again, and so requests the next piece if this one did not reach its
         # message.
         for peer in position.waiters:
@@ -242,7 +289,7 @@ class Dispatch:
 
 
 def stored(topic: Topic, message_id: int, record: bytes) -> Message:
-    """Return the message that a record of *topic* holds."""
+    """Return the message that a record of *topic* holds, its expiry as it was written."""
     head = records.Head(record)
     message = Message(topic, 1, record[head.body_at :])  # QoS 1: only durable ones have records
     message.id = message_id

@@ -22,6 +22,7 @@ from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.settling import Settling
 from braidmq.broker.marks import marks_of
 from braidmq.broker.outgoing import Effects, Ended, Followed, LeaseOver, Outgoing
+from braidmq.broker.quotas import SUBSCRIPTIONS, Accounts
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message, Topic, decode_headers, encode_headers
@@ -123,6 +124,7 @@ class Followers:
         self.stats: Stats = pushing.stats
         self._settings: Settings = settings
         self._outgoing: Outgoing = pushing.settling.outgoing
+        self._accounts: Accounts = pushing.settling.topics.accounts
         self._unrecorded: int = 0  # the lowest id of a follower without a record
 
     # A follower's life.
@@ -189,7 +191,8 @@ class Followers:
             self._read_if_behind(follower, peer)
 
     def add(self, follower: Follower, follower_id: int) -> None:
-        """List a new follower."""
+        """List a new follower; it counts towards the quota from now on."""
+        self._accounts.of(follower.principal).add(SUBSCRIPTIONS, 1)
         follower.begin(follower_id)
         self.by_id[follower_id] = follower
         follower.topic.followers.append(follower)
@@ -270,18 +273,33 @@ class Followers:
         follower.peer = None
         follower.progress = None
         self.effects.dirty_followers.pop(follower.id, None)
-        self.by_id.pop(follower.id, None)
+        if self.by_id.pop(follower.id, None) is not None:
+            self._accounts.of(follower.principal).add(SUBSCRIPTIONS, -1)
         topic = follower.topic
         topic.followers = [other for other in topic.followers if other is not follower]
 
     def end_overdue(self, now_us: int) -> None:
         """End followers that are away for too long, or no longer needed."""
         offline_us = self._settings.offline_us
+        # Who is here, so that only for those the others are searched for twins: with many that
+        # are away in one topic, each with all others would be too much.
+        here = {
+            (follower.topic.name, follower.principal, follower.key)
+            for follower in self.by_id.values()
+            if follower.peer is not None
+        }
         over = [
             follower
             for follower in self.by_id.values()
             if follower.peer is None
-            and (follower.last_used_us + offline_us <= now_us or not self._may_miss(follower))
+            and (
+                follower.last_used_us + offline_us <= now_us
+                or offline_us == 0
+                or (
+                    (follower.topic.name, follower.principal, follower.key) in here
+                    and not self._may_miss(follower)
+                )
+            )
         ]
         for follower in over:
             self.end(follower, records.ENDED_BY_LEASE)
@@ -425,7 +443,9 @@ class Followers:
         follower = peer.following.get(name)
         is_letter = dead_letters.is_dead_letter_topic(name)
         if follower is not None and message.id > 0 and not is_letter:
-            topic = self.settling.queues.letters_topic(dead_letters.topic_for(name), now_us)
+            payer = self._accounts.of(follower.principal)
+            letters = dead_letters.topic_for(name)
+            topic = self.settling.queues.letters_topic(letters, payer, now_us)
         if topic is None:
             self.stats.drop(dead_letters.TOO_LARGE)
             return None

@@ -14,9 +14,9 @@ from braidmq.broker.delivery.channels import (
     Entry,
     Holder,
     Peer,
-    Windows,
 )
 from braidmq.broker.delivery.settling import Settling
+from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.outgoing import Effects
 from braidmq.broker.stats import Stats
 from braidmq.broker.topics import Message
@@ -36,8 +36,11 @@ class Pushing:
 
     # In: a channel gets a message.
 
-    def offer(self, channel: Channel, message: Message, now_us: int) -> None:
-        """Take a committed message in, or leave it to the log when there is no room."""
+    def offer(self, channel: Channel, message: Message, now_us: int) -> bool:
+        """Take a committed message in, or leave it to the log when there is no room.
+
+        True when the channel has fallen behind just now.
+        """
         position = channel.position
         # A channel that is behind takes nothing from here, even if it has room: what the log
         # holds before this message must go first.
@@ -47,13 +50,15 @@ class Pushing:
                 position.cursor = message.id
             else:
                 position.behind = True
+                return True
+        return False
 
     def take_in(self, channel: Channel, message: Message, now_us: int) -> None:
         """Append a durable message to the window."""
         position = channel.position
         entry = Entry(channel, message, position.tail)
         position.tail = entry.id
-        self.windows.hold(channel, len(message.body))
+        self.windows.hold(channel, message)
         if entry.id <= position.handed_id:
             # It was handed out before a restart, or to a consumer that has left: this delivery
             # is a repeat, and counts on from the attempts that are known.
@@ -62,13 +67,31 @@ class Pushing:
                 entry.attempts = attempts
                 self.settling.give_back(entry, now_us)
                 return
-        channel.ready.append(entry)
+        channel.add_ready(entry)
 
     def take_in_from_log(self, channel: Channel, message: Message, now_us: int) -> None:
         """Put a message that was read back from the log into the window."""
         self.arrivals += 1
         message.arrival = self.arrivals
         self.take_in(channel, message, now_us)
+
+    def leave_to_log(self, channel: Channel, kept: int) -> None:
+        """Drop the newest messages of a window until *kept* are left: the log has them."""
+        ready = channel.ready
+        position = channel.position
+        if position.reading:
+            return  # what is being read continues at the cursor
+        while len(ready) > kept:
+            entry = ready[-1]
+            # Only what follows directly on the message before it: it may be known here alone
+            # that messages between the two are settled.
+            if position.tail != entry.id or ready[-2].id != entry.previous:
+                return
+            ready.pop()
+            self.windows.release(channel, entry.message)
+            position.tail = entry.previous
+            position.cursor = entry.previous
+            position.behind = True
 
     # Out: a consumer gets a message.
 
@@ -105,7 +128,7 @@ class Pushing:
                 may_hold and ready and ready[0].message.arrival < volatile[0].arrival
             ):
                 message = volatile.popleft()
-                self.windows.hold(channel, -len(message.body))
+                self.windows.release(channel, message)
                 if message.is_expired(now_us):
                     self.stats.expired += 1
                     continue
@@ -166,7 +189,7 @@ class Pushing:
         entry.state = IN_FLIGHT
         entry.consumer = consumer
         consumer.held += 1
-        channel.in_flight.add(entry)
+        channel.flight().add(entry)
         settling = self.settling
         settling.in_flight += 1
         settling.retries.set(entry, now_us, rules.delay_us(entry.attempts))

@@ -13,6 +13,7 @@ its subscriber leaves waits in the log for the next one. The verbs for queues ar
 
 from typing import Final, final
 
+from braidmq.base import refusals
 from braidmq.broker import dead_letters
 from braidmq.broker.authorize import SUBSCRIBE, authorize
 from braidmq.broker.delivery.acknowledgements import Progress, Settled
@@ -32,7 +33,14 @@ from braidmq.broker.policy import (
     Policy,
     Rules,
 )
+from braidmq.broker.quotas import Account
 from braidmq.broker.topics import PRIORITY_CRITICAL, Topic
+
+QUEUES_MAX: Final = 100_000
+"""Queues of one broker; inventing more names must not use up its memory."""
+
+TOO_MANY: Final = refusals.by_bound("too many queues", QUEUES_MAX, "in one broker")
+"""Why no principal gets a new queue; what one alone may have is a quota."""
 
 _LANE_SHIFT: Final = 60
 """Lane ids differ from each other from this bit on, which no id of a log ever reaches."""
@@ -284,6 +292,7 @@ class Queue:
 
     def __init__(self, topic: Topic, policy: Policy, rules: Rules, created_us: int) -> None:
         self.id: int = 0
+        self.owner: Account | None = None  # who declared it; None: an earlier version did
         self.topic: Topic = topic
         self.policy: Policy = policy
         self.rules: Rules = rules

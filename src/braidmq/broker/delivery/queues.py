@@ -9,6 +9,7 @@ the same for every channel: see `pushing` and `settling`.
 from typing import Final, final
 
 from braidmq.broker import dead_letters, records
+from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.channels import (
     LEFT,
     RETURNED,
@@ -17,31 +18,30 @@ from braidmq.broker.delivery.channels import (
     Delivery,
     Entry,
     Peer,
-    Windows,
     open_attempts,
 )
 from braidmq.broker.delivery.pushing import Pushing
-from braidmq.broker.delivery.queue import Ledger, Queue, QueueConsumer, View
+from braidmq.broker.delivery.queue import (
+    QUEUES_MAX,
+    TOO_MANY,
+    Ledger,
+    Queue,
+    QueueConsumer,
+    View,
+)
 from braidmq.broker.delivery.replays import Replays
-from braidmq.broker.delivery.settling import Settling, view_of
+from braidmq.broker.delivery.settling import Settling, queue_of, view_of
+from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.outgoing import Declared, Deleted, Effects, Outgoing
-from braidmq.broker.policy import Policy, for_dead_letters, of_policy
+from braidmq.broker.policy import Policy, for_dead_letters, of_policy, rounded_up
+from braidmq.broker.quotas import QUEUES, Account
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
+from braidmq.broker.topics import TOO_MANY as TOO_MANY_TOPICS
 from braidmq.broker.topics import Message, Topic
 
-QUEUES_MAX: Final = 100_000
-"""Queues of one broker; inventing more names must not use up its memory."""
-
-PREFETCH_DEFAULT: Final = 100
-PREFETCH_MAX: Final = 10_000
-"""Unacknowledged deliveries that one consumer may hold."""
-
-_DELAY_STEPS: Final = 16
-"""A delay that a consumer asks for is rounded up, by a sixteenth at most.
-
-The schedule has one row for each distinct delay, and must not get one for each millisecond.
-"""
+NOT_BURIED: Final = -1
+"""In place of a dead letter's id: it cannot be written now."""
 
 
 @final
@@ -59,6 +59,7 @@ class Queues:
         self.replays: Replays = Replays(pushing.settling, self)
         self._settings: Settings = settings
         self._outgoing: Outgoing = pushing.settling.outgoing
+        self._round: list[Queue] = []  # queues that maintenance has yet to come to
         self._letter_names: set[str] = set()  # that other queues declared for dead letters
 
     # A queue's life.
@@ -72,23 +73,48 @@ class Queues:
         declared.ttl_us = self._settings.queues.ttl_us
         return declared
 
-    def declare(self, topic: Topic, declared: Policy, now_us: int) -> Queue:
+    def refusal(self, name: str, principal: Principal) -> str:
+        """Make the topic of a new queue; return why *principal* may not, "" if it may."""
+        topics = self.settling.topics
+        if len(self.by_name) >= QUEUES_MAX:
+            return TOO_MANY
+        refusal = topics.accounts.refusal(principal.name, principal.quotas, QUEUES)
+        if not refusal and topics.open(name, principal) is None:
+            refusal = TOO_MANY if topics.refusal == TOO_MANY_TOPICS else topics.refusal
+        return refusal
+
+    def declare(
+        self, topic: Topic, declared: Policy, now_us: int, owner: Account | None = None
+    ) -> Queue:
         """Make a queue of *topic*; it is durable once the queue's id is committed."""
         queue = self.new(topic, declared, now_us)
         record = records.encode_declare(topic.name, declared, now_us)
+        if owner is not None:
+            record = records.encode_declare_by(owner.id, record)
+            if topic.owner is owner:
+                topic.unrecorded = False  # a replay makes the topic of the queue's owner
         self.begin(queue, self._outgoing.add(Declared(queue), record))
+        self.give(queue, owner)
         return queue
 
-    def letters_topic(self, name: str, now_us: int) -> Topic | None:
+    def give(self, queue: Queue, owner: Account | None) -> None:
+        """Charge a queue to *owner* instead of the one before; None: to none, as it ended."""
+        for account, count in ((queue.owner, -1), (owner, 1)):
+            if account is not None:
+                account.add(QUEUES, count)
+        queue.owner = owner
+
+    def letters_topic(self, name: str, payer: Account | None, now_us: int) -> Topic | None:
         """Return the topic for dead letters of that name; the first letter declares its queue.
 
-        None when the log refuses records, or when there are too many topics.
+        Both are charged to *payer*. None when the log refuses records, or when there are too
+        many topics.
         """
         if self.settling.log_refuses:
             return None
-        topic = self.settling.topics.get(name)
+        topic = self.settling.topics.make(name, payer)
         if topic is not None and topic.queue is None:
-            self.declare(topic, for_dead_letters(), now_us)
+            self.declare(topic, for_dead_letters(), now_us, payer)
         return topic
 
     def new(self, topic: Topic, declared: Policy, created_us: int) -> Queue:
@@ -130,6 +156,7 @@ class Queues:
             self.channels.pop(channel.id, None)
         queue.consumers = []
         self.replays.end(queue)
+        self.give(queue, None)
         queue.topic.queue = None
         self.by_name.pop(queue.topic.name, None)
         self._unblock(queue)
@@ -156,14 +183,33 @@ class Queues:
             needed = min(needed, channel.settled_ranges(committed_id)[0][1] + 1)
         return needed
 
-    def drop_expired(self, now_us: int) -> None:
-        """Make dead letters of what has expired, whether it has a consumer or not."""
-        for queue in list(self.by_name.values()):
-            for channel in queue.channels():
-                self.settling.drop_expired(channel, now_us)
-                self.settling.drop_expired_returned(channel, now_us)
-                if queue.ttl_us > 0:
-                    self.effects.read_ahead(channel)
+    def maintain(self, now_us: int, rows_max: int) -> tuple[bool, int]:
+        """Do what is due in some queues; say if that was the last, and how many rows it was.
+
+        What has expired becomes a dead letter, whether it has a consumer or not, and publishers
+        that waited for that room are woken.
+        """
+        if not self._round:
+            self._round = list(self.by_name.values())
+            self._round.reverse()
+        rows = 0
+        while self._round and rows < rows_max:
+            queue = self._round.pop()
+            if queue.topic.queue is queue:
+                rows += self._maintain_one(queue, now_us)
+        return not self._round, rows
+
+    def _maintain_one(self, queue: Queue, now_us: int) -> int:
+        rows = 1
+        for channel in queue.channels():
+            rows += 1
+            self.settling.drop_expired(channel, now_us)
+            self.settling.drop_expired_returned(channel, now_us)
+            channel.rest()
+            if queue.ttl_us > 0:
+                self.effects.read_ahead(channel)
+        self._unblock(queue)
+        return rows
 
     def unblock(self) -> None:
         """Wake the publishers that wait for room in queues that have some now."""
@@ -277,7 +323,7 @@ class Queues:
         volatile = ledger.volatile
         while volatile and queue.consumers:
             message = volatile.popleft()
-            self.windows.hold(ledger, -len(message.body))
+            self.windows.release(ledger, message)
             self._broadcast(queue, message)
         for consumer in list(queue.consumers):
             view = consumer.view
@@ -390,7 +436,7 @@ class Queues:
             self._settle_left(view_of(entry), entry, now_us)
         else:
             self.settling.settle(entry, now_us)
-        self.pump(_queue_of(entry), now_us)
+        self.pump(queue_of(entry), now_us)
 
     def _settle_left(self, view: View, entry: Entry, now_us: int) -> None:
         # What `settle_left` notes must be recorded.
@@ -400,15 +446,24 @@ class Queues:
             self.stats.acknowledged += 1
         entry.state = SETTLED
 
-    def reject(self, entry: Entry, reason: str, now_us: int) -> None:
-        """Give up on a message that was handed out, for *reason*."""
+    def reject(self, entry: Entry, reason: str, now_us: int) -> int:
+        """Give up on a message that was handed out, for *reason*.
+
+        Returns the id of its dead letter, which is not committed yet; 0 if there is none, and
+        NOT_BURIED if none can be made now: then the message is handed out again.
+        """
         if entry.state == LEFT:
-            return  # its subscriber has left; the message waits for others
+            return 0  # its subscriber has left; the message waits for others
         if reason == dead_letters.REJECTED:
             self.stats.nacked += 1
         self.settling.release(entry)
-        self.settling.bury(entry, reason, now_us)
-        self.pump(_queue_of(entry), now_us)
+        before = self._outgoing.last_id
+        letter_id = NOT_BURIED
+        if self.settling.bury(entry, reason, now_us):
+            last_id = self._outgoing.last_id
+            letter_id = last_id if last_id > before else 0
+        self.pump(queue_of(entry), now_us)
+        return letter_id
 
     def requeue(self, entry: Entry, delay_us: int, now_us: int) -> None:
         """Take a message back to be handed out again, after *delay_us* if that is not 0."""
@@ -420,11 +475,11 @@ class Queues:
         self.settling.release(entry)
         if delay_us > 0 and not entry.channel.rules.is_exhausted(entry.attempts):
             entry.state = RETURNED
-            entry.channel.in_flight.keep(entry)
-            self.settling.retries.set(entry, now_us, _rounded_up(delay_us))
+            entry.channel.flight().keep(entry)
+            self.settling.retries.set(entry, now_us, rounded_up(delay_us))
         else:
             self.settling.give_back(entry, now_us)
-        self.pump(_queue_of(entry), now_us)
+        self.pump(queue_of(entry), now_us)
 
     # What operators and publishers ask for.
 
@@ -438,20 +493,7 @@ class Queues:
 
     def redirect(self, message: Message, queue: Queue, now_us: int) -> Message | None:
         """Return the dead letter of a message that found its queue full, or None."""
-        topic = self.letters_topic(queue.rules.dead_letter_topic, now_us)
+        topic = self.letters_topic(queue.rules.dead_letter_topic, queue.owner, now_us)
         if topic is None:
             return None
         return dead_letters.letter_of(message, topic, dead_letters.OVERFLOW, now_us=now_us)
-
-
-def _queue_of(entry: Entry) -> Queue:
-    queue = entry.channel.queue_of()
-    assert queue is not None
-    return queue
-
-
-def _rounded_up(delay_us: int) -> int:
-    step = 1
-    while 2 * step * _DELAY_STEPS <= delay_us:
-        step *= 2
-    return (delay_us + step - 1) // step * step

@@ -3,11 +3,15 @@
 A replay sends up to `REPLAY_BYTES_MAX` to the log at once; the rest follows when those are
 committed. A letter that waits only in the log, beyond the window, can be sent *ahead* of those
 before it: its lane notes that it is settled, as after a restart, and reading skips it.
+
+A letter that is sent back is published where it came from, so whoever asks for it needs the
+permission to publish there; a replay ends at the first letter for which it is missing.
 """
 
 from typing import TYPE_CHECKING, Final, final
 
 from braidmq.broker import dead_letters
+from braidmq.broker.authorize import PUBLISH, Principal, authorize
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import RETURNED, Entry
 from braidmq.broker.delivery.queue import Lane, Queue
@@ -37,6 +41,24 @@ CROWDED: Final = 6
 """Too many letters were sent ahead of those before them."""
 GONE: Final = 7
 """It does not wait in this queue, or no longer."""
+FORBIDDEN: Final = 8
+"""Who asks may not publish where it came from."""
+
+
+@final
+class Order:
+    """Who asked for a replay, and where it may not send a letter; None is the broker itself."""
+
+    def __init__(self, by: Principal | None) -> None:
+        self.by: Principal | None = by
+        self.forbidden: str = ""  # the origin that ended the replay
+
+    def allows(self, home: Topic) -> bool:
+        """Say whether a letter may be sent back to *home*; note where it may not."""
+        if self.by is None or authorize(self.by, PUBLISH, home.name):
+            return True
+        self.forbidden = home.name
+        return False
 
 
 @final
@@ -45,6 +67,7 @@ class Replays:
 
     def __init__(self, settling: Settling, queues: "Queues") -> None:
         self.running: list[Queue] = []
+        self.orders: dict[int, Order] = {}  # of those, by the queue's id
         self.queues: Queues = queues
         self.settling: Settling = settling
         self.effects: Effects = settling.effects
@@ -53,10 +76,12 @@ class Replays:
 
     # Many at once.
 
-    def replay(self, queue: Queue, count: int, now_us: int) -> None:
+    def replay(self, queue: Queue, count: int, now_us: int, order: Order | None = None) -> None:
         """Send the *count* oldest waiting dead letters back to where they came from."""
         if queue.ledger is not None:
             return  # each letter waits for the subscribers of the fan-out, and nowhere else
+        if order is not None:
+            self.orders[queue.id] = order
         if not queue.replaying:
             self.running.append(queue)
         # Not the sum: both mean the oldest letters.
@@ -72,11 +97,12 @@ class Replays:
     def end(self, queue: Queue) -> None:
         """Stop the replay; what could not be sent waits for consumers again."""
         queue.replaying = 0
+        self.orders.pop(queue.id, None)
         unsendable = queue.unsendable
         queue.unsendable = []
         for entry in unsendable:
             if entry.channel.in_flight.open.get(entry.id) is entry:
-                entry.channel.in_flight.give_back(entry, last_chance=False)
+                entry.channel.flight().give_back(entry, last_chance=False)
 
     def send_back(self, queue: Queue, now_us: int) -> None:
         """Send back the letters in memory, as long as the log takes them.
@@ -91,7 +117,8 @@ class Replays:
                 if _is_behind(queue):
                     return  # `supply` pumps the queue when they are read
                 break
-            self._send_back_one(queue, entry, now_us)
+            if not self._send_back_one(queue, entry, self.orders.get(queue.id), now_us):
+                break
             queue.replaying -= 1
         self.end(queue)
 
@@ -114,8 +141,10 @@ class Replays:
 
     # One by its id.
 
-    def replay_one(self, queue: Queue, letter_id: int, now_us: int) -> int:
-        """Send one waiting dead letter back; return the outcome, from SENT to GONE."""
+    def replay_one(
+        self, queue: Queue, letter_id: int, now_us: int, order: Order | None = None
+    ) -> int:
+        """Send one waiting dead letter back; return the outcome, from SENT to FORBIDDEN."""
         for lane in queue.lanes:
             returned = lane.in_flight.open.get(letter_id)
             found = [returned] if returned is not None else lane.ready
@@ -124,13 +153,16 @@ class Replays:
                     continue
                 if entry.consumer is not None or entry.due_us != 0 or entry in queue.unsendable:
                     return HELD
-                if self._home_of(queue, entry) is None:
+                home = self._home_of(queue, entry)
+                if home is None:
                     return UNSENDABLE
+                if order is not None and not order.allows(home):
+                    return FORBIDDEN
                 if returned is None:
                     lane.ready.remove(entry)
                 else:
                     lane.in_flight.remove(letter_id)
-                self._send_back_one(queue, entry, now_us)
+                self._send_back_one(queue, entry, order, now_us)
                 self._catch_up(lane)
                 return SENT
         for lane in queue.lanes:
@@ -138,7 +170,14 @@ class Replays:
                 return READING if lane.position.reading else FAR
         return GONE
 
-    def replay_ahead(self, queue: Queue, letter: Message, previous: int, now_us: int) -> int:
+    def replay_ahead(
+        self,
+        queue: Queue,
+        letter: Message,
+        previous: int,
+        now_us: int,
+        order: Order | None = None,
+    ) -> int:
         """Send one dead letter back that was read from the log: SENT, or why it stays.
 
         *previous* is the message before it, or any id between the two.
@@ -153,15 +192,18 @@ class Replays:
         if position.reading:
             return READING  # that read was asked for first, and may bring this letter
         entry = Entry(lane, letter, previous)
-        if self._home_of(queue, entry) is None:
+        home = self._home_of(queue, entry)
+        if home is None:
             return UNSENDABLE
+        if order is not None and not order.allows(home):
+            return FORBIDDEN
         if position.settled is None:
             position.settled = Settled(position.cursor)
         elif position.settled.range_count >= AHEAD_RANGES_MAX:
             return CROWDED
         position.settled.add(previous, letter.id)
-        self.settling.windows.hold(lane, len(letter.body))  # `move` releases it, as any other
-        self._send_back_one(queue, entry, now_us)
+        self.settling.windows.hold(lane, letter)  # `move` releases it, as any other
+        self._send_back_one(queue, entry, order, now_us)
         self._catch_up(lane)
         return SENT
 
@@ -183,21 +225,26 @@ class Replays:
         declared = "" if queue_there is None else queue_there.policy.dead_letter_name
         if not name or not dead_letters.may_come_from(queue.topic.name, name, declared):
             return None
-        return self.topics.get(name)
+        return self.topics.make(name, queue.topic.owner)
 
-    def _send_back_one(self, queue: Queue, entry: Entry, now_us: int) -> None:
+    def _send_back_one(
+        self, queue: Queue, entry: Entry, order: Order | None, now_us: int
+    ) -> bool:
+        """Send a letter back, or keep it; return False if *order* may not send it back."""
         topic = self._home_of(queue, entry)
-        if topic is None:
+        is_forbidden = topic is not None and order is not None and not order.allows(topic)
+        if topic is None or is_forbidden:
             # It stays where it is; `unsendable` keeps this replay from meeting it again.
             entry.state = RETURNED
-            entry.channel.in_flight.keep(entry)
+            entry.channel.flight().keep(entry)
             queue.unsendable.append(entry)
-            return
+            return not is_forbidden
         block = dead_letters.headers_sent_back(entry.message.headers)
         letter = dead_letters.moved(entry.message, topic, block, now_us)
         if topic.queue is not None:
             letter.set_ttl(topic.queue.ttl_us, now_us)
         self.settling.move(entry, letter, is_letter=False)
+        return True
 
 
 def _may_be_in_the_log(lane: Lane, letter_id: int) -> bool:

@@ -7,8 +7,9 @@ letters in `outgoing`. None of them hands anything out; the caller pumps when it
 from typing import TYPE_CHECKING, final
 
 from braidmq.broker import dead_letters, records
-from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry, Windows
+from braidmq.broker.delivery.channels import IN_FLIGHT, RETURNED, Channel, Entry
 from braidmq.broker.delivery.queue import Lane, Ledger, Queue, View
+from braidmq.broker.delivery.windows import ENTRY_BYTES, Windows
 from braidmq.broker.outgoing import Buried, Effects, Outgoing, Schedule
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
@@ -71,7 +72,7 @@ class Settling:
             self.effects.note_progress(channel.journal or channel, now_us)
         size = len(entry.message.body)
         channel.held_bytes -= size
-        self.windows.held_bytes -= size
+        self.windows.held_bytes -= size + ENTRY_BYTES
         entry.finish()
 
     def give_back(self, entry: Entry, now_us: int) -> None:
@@ -90,7 +91,7 @@ class Settling:
             self.bury(entry, dead_letters.MAX_RETRIES, now_us)
             return
         last_chance = rules.is_last(entry.attempts)
-        channel.in_flight.give_back(entry, last_chance=last_chance)
+        channel.flight().give_back(entry, last_chance=last_chance)
 
     # When its time is over.
 
@@ -103,7 +104,7 @@ class Settling:
             self.expire(ready.popleft(), now_us)
         volatile = channel.volatile
         while volatile and volatile[0].is_expired(now_us):
-            self.windows.hold(channel, -len(volatile.popleft().body))
+            self.windows.release(channel, volatile.popleft())
             self.stats.expired += 1
 
     def drop_expired_returned(self, channel: Channel, now_us: int) -> None:
@@ -140,13 +141,14 @@ class Settling:
             self.end_entry(entry, now_us)
             return True
         name = rules.dead_letter_topic or dead_letters.topic_for(channel.topic.name)
-        topic = self.queues.letters_topic(name, now_us)
+        payer = channel.charged_to(self.topics.accounts)
+        topic = self.queues.letters_topic(name, payer, now_us)
         if topic is None:
             # Neither drop it nor hand it out again: it stays open without a consumer, and is
             # tried again when its timer ends. The reason is not remembered: a message that was
             # rejected, and has attempts left, is then handed out again.
             entry.state = RETURNED
-            channel.in_flight.add(entry)
+            channel.flight().add(entry)
             channel.in_flight.uncount(entry)
             self.retries.set(entry, now_us, self.settings.retry_backoff_us)
             return False
@@ -178,7 +180,7 @@ class Settling:
         self.outgoing.bytes += len(letter.body)
         if letter.topic.queue is not None:
             letter.topic.queue.pending += 1
-        self.windows.hold(channel, -len(message.body))
+        self.windows.release(channel, message)
         buried.settles_ledger = channel.settle_by_letter(entry)
         entry.finish()
 
@@ -207,7 +209,7 @@ class Settling:
             channel.position.settled.reopen(entry.id)
             return
         entry.message = buried.message
-        self.windows.hold(channel, len(entry.message.body))
+        self.windows.hold(channel, entry.message)
         self.give_back(entry, now_us)
 
     def _reopen_in_ledger(self, entry: Entry, now_us: int) -> None:
@@ -288,7 +290,7 @@ class Settling:
                 view.in_flight.remove(entry.id)
                 waiting.append(entry)
         for entry in waiting:
-            self.windows.hold(view, -len(entry.message.body))
+            self.windows.release(view, entry.message)
             entry.finish()
         view.unsettled = len(view.in_flight.open)
         view.position.skip_to(view.topic.last_id)
@@ -301,7 +303,7 @@ class Settling:
         if entry is None and ready:
             entry = ready[0]
         if volatile and (entry is None or volatile[0].arrival < entry.message.arrival):
-            self.windows.hold(channel, -len(volatile.popleft().body))
+            self.windows.release(channel, volatile.popleft())
             return True
         if entry is None:
             if channel.position.behind:
@@ -319,12 +321,12 @@ class Settling:
     def forget(self, channel: Channel) -> None:
         """Release everything that a channel that ended was holding."""
         channel.ended = True
+        self.windows.release_all(channel)
         for entry in channel.in_flight.all():
             self.release(entry)
             entry.finish()
         channel.ready.clear()
         channel.volatile.clear()
-        self.windows.hold(channel, -channel.held_bytes)
         # Its end is a record of its own; a restart has no use for its progress.
         channel.progress = None
         self.effects.dirty.pop(channel.id, None)
@@ -338,3 +340,10 @@ def view_of(entry: Entry) -> View:
     view = entry.channel
     assert isinstance(view, View)
     return view
+
+
+def queue_of(entry: Entry) -> Queue:
+    """Return the queue of a message that a consumer of a queue holds."""
+    queue = entry.channel.queue_of()
+    assert queue is not None
+    return queue

@@ -20,11 +20,12 @@ from typer import Option
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
+from braidmq.base.printable import printable
 from braidmq.cli.api import is_http, strand_address
 from braidmq.cli.bench.load import MESSAGES_MAX, SIZE_MIN
 from braidmq.cli.bench.report import PERCENTILES
 from braidmq.cli.signals import run_until_ended
-from braidmq.cli.terminal import AsJson, print_json, print_rows, printable
+from braidmq.cli.terminal import AsJson, print_json, print_rows
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
     from braidmq.cli.bench.load import Load, Measured

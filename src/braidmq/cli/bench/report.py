@@ -8,8 +8,8 @@ from typing import Final
 
 from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
+from braidmq.base.printable import printable
 from braidmq.cli.bench.load import Load, Measured
-from braidmq.cli.terminal import printable
 
 PERCENTILES: Final = "50,90,99,99.9"
 PERCENTILES_MAX: Final = 20

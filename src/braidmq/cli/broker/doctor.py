@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from braidmq.base.printable import printable
 from braidmq.cli.broker.config import ConfigFile, effective_config
-from braidmq.cli.terminal import AsJson, print_json, printable, styled
+from braidmq.cli.terminal import AsJson, print_json, styled
 
 if TYPE_CHECKING:  # pydantic is slow to import
     from braidmq.server.config.config import Config

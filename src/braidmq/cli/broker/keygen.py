@@ -10,7 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
-from braidmq.cli.terminal import AsJson, print_json, printable
+from braidmq.base.printable import printable
+from braidmq.cli.terminal import AsJson, print_json
 
 DEFAULT_FILE: Final = "qumbed.key"
 STDOUT: Final = "-"

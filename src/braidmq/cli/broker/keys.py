@@ -76,7 +76,7 @@ def _checked_name(name: str) -> str:
 def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """List the names and permissions of the configured keys."""
     config = effective_config(config_file, {}, keys_needed=False)
-    rows = [key.model_dump(exclude={"hash"}) for key in config.auth.keys]
+    rows = [key.model_dump(exclude={"hash", "quotas"}) for key in config.auth.keys]
     if rows or as_json or not sys.stdout.isatty():  # an empty table tells a person nothing
         print_rows(rows, ("name", "publish", "subscribe", "admin"), as_json=as_json)
     if not rows and not as_json:

@@ -1,13 +1,16 @@
 """`braidmq serve`: load the configuration, set up logging, run the daemon."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.progress import progress
+
+if TYPE_CHECKING:  # pydantic is slow to import
+    from braidmq.server.config.config import Config
 
 Address = Annotated[
     str | None, Option(metavar="HOST:PORT", help="Address to listen on, or off.")
@@ -48,12 +51,16 @@ def serve(
         "http": http,
         "flight": flight,
     }
-    config = effective_config(config_file, flags, keys_needed=True)
+
+    def load() -> "Config":
+        return effective_config(config_file, flags, keys_needed=True)
+
+    config = load()
 
     from braidmq.daemon import process
     from braidmq.daemon.logs import configure_logs
 
     configure_logs()
     with progress("reading the log", in_bytes=True) as watch:
-        code = process.main(config, ready_file=ready_file, mdns=mdns, watch=watch)
+        code = process.main(config, ready_file=ready_file, mdns=mdns, watch=watch, load=load)
     raise typer.Exit(code)

@@ -16,10 +16,11 @@ from typer import Option
 
 from braidmq.base.counts import counted
 from braidmq.base.errors import EXIT_DAMAGED_LOG, ConfigError
+from braidmq.base.printable import printable
 from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.progress import progress
-from braidmq.cli.terminal import AsJson, print_json, printable
+from braidmq.cli.terminal import AsJson, print_json
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
     from braidmq.wal.disk import Disk
@@ -189,6 +190,9 @@ def _kind_name(kind: int) -> str:
         records.INTENT: "intent",
         records.DONE: "done",
         records.CURSOR: "cursor",
+        records.FIRST_MESSAGE: "first message",
+        records.DECLARE_BY: "declare by",
+        records.END_TOPIC: "end topic",
         records.GAP: "gap",
     }.get(kind, f"unknown type {kind}")
 

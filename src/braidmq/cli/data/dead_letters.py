@@ -11,10 +11,11 @@ import typer
 from typer import Argument, Option
 
 from braidmq.base.counts import counted
+from braidmq.base.printable import printable
 from braidmq.cli.api import PAGE_SIZE, Api, HttpError, Url, api_at, path_of
 from braidmq.cli.completion import letter_queue_names
 from braidmq.cli.progress import Advance, progress, waiting
-from braidmq.cli.terminal import AsJson, Yes, confirm, print_done, print_rows, printable
+from braidmq.cli.terminal import AsJson, Yes, confirm, print_done, print_rows
 
 app = typer.Typer(help="Dead letters of a running broker.", no_args_is_help=True)
 

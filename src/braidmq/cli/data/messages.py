@@ -13,12 +13,13 @@ from typer import Argument, Option
 
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
+from braidmq.base.printable import printable
 from braidmq.cli.api import strand_address
 from braidmq.cli.completion import topic_names
 from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.option_groups import grouped
 from braidmq.cli.signals import run_until_ended
-from braidmq.cli.terminal import AsJson, print_done, print_json, printable
+from braidmq.cli.terminal import AsJson, print_done, print_json
 
 if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Message, Subscription

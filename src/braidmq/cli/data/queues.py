@@ -6,17 +6,10 @@ import typer
 from typer import Argument, Option
 
 from braidmq.base.counts import counted
+from braidmq.base.printable import printable
 from braidmq.cli.api import Url, api_at, path_of
 from braidmq.cli.completion import queue_names
-from braidmq.cli.terminal import (
-    AsJson,
-    Yes,
-    confirm,
-    print_done,
-    print_json,
-    print_rows,
-    printable,
-)
+from braidmq.cli.terminal import AsJson, Yes, confirm, print_done, print_json, print_rows
 
 app = typer.Typer(help="Queues of a running broker.", no_args_is_help=True)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from braidmq.cli.terminal import printable
+from braidmq.base.printable import printable
 
 if TYPE_CHECKING:  # rich is not needed to print --help
     from rich.console import RenderableType
@@ -79,7 +79,9 @@ def point_of(name: str, data: object) -> Point | None:
 def facts(view: View) -> list[tuple[str, str]]:
     """Return the lines that are not rates: label and value."""
     point, overview = view.point, view.overview
-    connections = ", ".join(f"{k} {n}" for k, n in sorted(point.connections.items()) if n)
+    connections = ", ".join(
+        f"{printable(k)} {n}" for k, n in sorted(point.connections.items()) if n
+    )
     limit = overview.get("memory_limit_bytes")
     held = size(point.memory_bytes)
     if isinstance(limit, int) and limit:

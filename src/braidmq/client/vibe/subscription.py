@@ -152,7 +152,13 @@ class VibeSubscription(Consumer[VibeConnection, VibeMessage], Receiver):
             text = "its connection broke, so it is redelivered"
             report_stale(message.id, text, confirmed=confirmed)
             return
-        connection.tell(messages.ACK, message.id, message.topic, headers)
+        frame_id = message.id
+        if headers is not None and frame_id.isdecimal():
+            # The broker may answer it with an Error, which must not be taken for the answer to
+            # a request: those have numbers as ids.
+            headers = {**headers, "messageId": frame_id}
+            frame_id = "nack"
+        connection.tell(messages.ACK, frame_id, message.topic, headers)
         if connection is self._connection and self._held:
             self._held -= 1
         if not confirmed:

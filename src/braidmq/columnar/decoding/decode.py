@@ -1,8 +1,8 @@
 """Payloads as typed columns: unsealed, then decoded; an invalid row stays, with the reason.
 
 A batch gets the fields of the schema and `_error` as further columns. `_error` is null for a
-valid row. For any other the fields are null, and `value` is kept: sealed if it could not be
-opened, unsealed if it was opened but does not match its schema.
+valid row. For any other the fields are null, and `value` is kept: as it was sent if it could
+not be opened or had to be sealed, unsealed if it was opened but does not match its schema.
 """
 
 import json
@@ -103,18 +103,16 @@ class Decoding:
     def _unseal(
         self, columns: Source, values: pa.Array
     ) -> tuple[list[bytes], list[str | None]] | None:
-        """Return the opened payloads and their errors; None if none is sealed."""
+        """Return the opened payloads and their errors; None if all are taken as they are."""
         assert self._unsealing is not None
         senders = columns.named_header(SENDER_HEADER)
-        if senders.null_count == len(senders):
+        if senders.null_count == len(senders) and self._unsealing.trusts_all:
             return None
         payloads: list[bytes] = values.to_pylist()
         errors: list[str | None] = [None] * len(payloads)
         schema_ids = columns.named_header(SCHEMA_HEADER).to_pylist()
         topics = columns.topic().to_pylist()
         for row, sender in enumerate(senders.to_pylist()):
-            if sender is None:
-                continue
             try:
                 payloads[row] = self._unsealing.open(
                     payloads[row], sender, topic=topics[row], schema_id=schema_ids[row] or b""

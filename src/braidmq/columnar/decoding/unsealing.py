@@ -4,8 +4,9 @@ A payload is sealed if its message names the sender's public key and the payload
 The box may hold an envelope, whose bytes `braidmq.wire.qumbed.envelopes` draws.
 
 Boxes of untrusted senders and of the reader's own key are refused, and so are envelopes that
-name another sender, topic or schema than their message. Replays are not refused: reading a log
-twice must give the same rows twice.
+name another sender, topic or schema than their message. Where senders have to be trusted, so is
+every payload that is not sealed: anyone who may publish could have sent it. Replays are not
+refused: reading a log twice must give the same rows twice.
 """
 
 import base64
@@ -29,18 +30,20 @@ SCHEMA_HEADER: Final = b"schemaId"
 BOXES_MAX: Final = 1_024
 """Senders whose boxes are cached."""
 
+NOT_SEALED: Final = "the payload is not sealed, so its sender is not known to be trusted"
 KEY_FILE_BYTES_MAX: Final = 1_024
 _FIELD_PRIME: Final = 2**255 - 19
 
 
 class NotUnsealedError(BraidError):
-    """A sealed payload was not opened; the text says why, without any of its content."""
+    """A payload was refused; the text says why, without any of its content."""
 
 
 class Unsealing:
     """Opens payloads that were sealed for a private key.
 
-    With *trusted*, only those of these senders' public keys are opened.
+    With *trusted*, only those of these senders' public keys are opened, and payloads that are
+    not sealed are refused.
 
     Raises:
         ConfigError: A key is not valid.
@@ -67,17 +70,25 @@ class Unsealing:
         """
         return cls(_read_key(Path(path)), trusted=trusted)
 
-    def open(
-        self, payload: bytes, sender_text: bytes, *, topic: str, schema_id: bytes
-    ) -> bytes:
-        """Return the content of a payload whose message names a sender.
+    @property
+    def trusts_all(self) -> bool:
+        """Whether every sender is accepted, even one that seals nothing."""
+        return self._trusted is None
 
-        A payload that is not sealed is returned as it is.
+    def open(
+        self, payload: bytes, sender_text: bytes | None, *, topic: str, schema_id: bytes
+    ) -> bytes:
+        """Return the content of a payload; *sender_text* is the key that its message names.
+
+        A payload that is not sealed is returned as it is, if every sender is trusted.
 
         Raises:
-            NotUnsealedError: It is sealed and could not be opened, or must not be.
+            NotUnsealedError: It is sealed and could not be opened, or must not be; or it is not
+                sealed and must be.
         """
-        if is_json(payload) or len(payload) < SEALED_BYTES_MIN:
+        if sender_text is None or is_json(payload) or len(payload) < SEALED_BYTES_MIN:
+            if self._trusted is not None:
+                raise NotUnsealedError(NOT_SEALED)
             return payload
         sender = _sender_of(sender_text)
         # A box opens in both directions: the reader's own message could come back as another's.

@@ -4,10 +4,11 @@ It carries requests and answers, which are JSON messages of `columnar.flight.req
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -53,6 +54,11 @@ _PASSING: Final = (
 )
 """What the library raises if the connection failed rather than the endpoint."""
 
+_NOT_REPEATED: Final = frozenset({"remove_cursor"})
+"""Requests whose repetition could be answered differently: the cursor is gone by then."""
+
+_Given = TypeVar("_Given")
+
 # Texts of gRPC carry a preamble and debug context that mean nothing to a user.
 _NOISE: Final = re.compile(r"\.? (?:Detail|gRPC client debug context): .*", re.DOTALL)
 _PREAMBLE: Final = re.compile(r"^Flight returned [a-z ]+ error, with message: ")
@@ -71,6 +77,7 @@ class Connection:
         self._api_key = api_key
         self._roots = roots
         self._client: fl.FlightClient | None = None
+        self._has_answered = False
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type["Connection"], tuple[Any, ...]]:
@@ -80,6 +87,7 @@ class Connection:
         """Close the connection; the next call opens another."""
         with self._lock:
             client, self._client = self._client, None
+            self._has_answered = False
         if client is not None:
             client.close()  # outside the lock: it may wait for the network
 
@@ -94,6 +102,27 @@ class Connection:
     def _call(self) -> fl.FlightCallOptions:
         bearer = f"Bearer {self._api_key}".encode()
         return fl.FlightCallOptions(headers=[(b"authorization", bearer)])
+
+    def _called(
+        self, call: Callable[[fl.FlightClient], _Given], *, repeats: bool = True
+    ) -> _Given:
+        """Return what a call gives first; repeat it if a connection that was in use breaks.
+
+        The endpoint closes idle connections, and a call may be on its way at that moment. A
+        new connection that breaks is a failure, and so is the second attempt.
+        """
+        client = self._connected()
+        was_in_use = self._has_answered
+        try:
+            given = call(client)
+        except (fl.FlightUnavailableError, OSError) as error:
+            # An endpoint that is busy or shuts down says so in an error of its own.
+            if not (repeats and was_in_use) or getattr(error, "extra_info", None):
+                raise
+            self._has_answered = False
+            given = call(client)
+        self._has_answered = True
+        return given
 
     def ask(self, action: str, request: Message, kind: type[AnyMessage]) -> AnyMessage:
         """Return the only answer to a request.
@@ -116,7 +145,13 @@ class Connection:
         """
         with self.typed_errors():
             asked = fl.Action(action, encode(request))
-            for result in self._connected().do_action(asked, self._call()):
+
+            def begin(client: fl.FlightClient) -> Iterator[fl.Result]:
+                results = iter(client.do_action(asked, self._call()))
+                first = next(results, None)  # errors come with it
+                return results if first is None else chain((first,), results)
+
+            for result in self._called(begin, repeats=action not in _NOT_REPEATED):
                 yield self.decoded(kind, result.body)
 
     def decoded(self, kind: type[AnyMessage], data: pa.Buffer) -> AnyMessage:
@@ -136,8 +171,9 @@ class Connection:
         Raises:
             BraidError: The endpoint's error.
         """
+        ticket = fl.Ticket(encode(request))
         with self.typed_errors():
-            return self._connected().do_get(fl.Ticket(encode(request)), self._call())
+            return self._called(lambda client: client.do_get(ticket, self._call()))
 
     def put(
         self, request: Message, schema: pa.Schema

@@ -27,6 +27,7 @@ from braidmq.base.errors import (
     DamagedStageError,
     LogFullError,
     NotAllowedError,
+    QuotaError,
     RefusedRowError,
     UnknownStageError,
 )
@@ -72,6 +73,7 @@ _TEXTS: Final[dict[str, type[BraidError]]] = {
     "broken_stream": BrokenStreamError,
     "unavailable": UnavailableError,
     "log_full": LogFullError,
+    "quota": QuotaError,
     _INTERNAL: EndpointFailedError,
 }
 """Errors that consist of a text. A subclass stands before its base: the first match counts."""

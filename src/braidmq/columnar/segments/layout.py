@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from braidmq.broker.records import DEAD_LETTER, MESSAGE, SINK_ROW, Head
+from braidmq.broker.records import DEAD_LETTER, FIRST_MESSAGE, MESSAGE, SINK_ROW, Head
 from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, ROW_BYTES
 
 Bytes = NDArray[np.uint8]
@@ -77,7 +77,7 @@ assert RECORD_HEAD.itemsize == RECORD_HEADER_BYTES + 1
 
 def _heads() -> Numbers:
     heads = np.zeros(256, np.int64)
-    for kind in (MESSAGE, DEAD_LETTER, SINK_ROW):
+    for kind in (MESSAGE, DEAD_LETTER, SINK_ROW, FIRST_MESSAGE):
         heads[kind] = RECORD_HEADER_BYTES + Head(bytes([kind]) + bytes(63)).headers_at
     return heads
 

@@ -13,23 +13,41 @@ rules keep its view consistent:
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import ENOMEM
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from braidmq.base.errors import ConfigError, DamagedLogError
+from braidmq.base.errors import ConfigError, DamagedLogError, LogReadError, LogScarceError
 from braidmq.base.ids import FIRST_ID
 from braidmq.columnar.loss import RETAINED, Losses
 from braidmq.columnar.segments.held import HeldSegments
 from braidmq.columnar.segments.segments import Segment
-from braidmq.wal.disk import LOG_DIR, Disk
-from braidmq.wal.opening import read_mark
+from braidmq.wal.disk import LOG_DIR, SCARCE_ERRNOS, Disk
+from braidmq.wal.format import HEADER_BYTES
+from braidmq.wal.mark import MARK_PATH, known_mark
 from braidmq.wal.segment import damage, list_segments, segment_path
 
 MARK_READS_MAX: Final = 16
 """A mark that is read while it is being written may look torn: try again this often."""
+
+
+@contextmanager
+def typed_scarcity(path: str) -> Iterator[None]:
+    """Raise a lack of descriptors or memory, while *path* is read, as an error of the log.
+
+    Raises:
+        LogScarceError: There is no descriptor or memory for it now; try again.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in SCARCE_ERRNOS:
+            reason = error.strerror or str(error)
+            raise LogScarceError(f"reading {path}", reason) from error
+        raise
 
 
 class DurableView:
@@ -40,6 +58,8 @@ class DurableView:
     Raises:
         ConfigError: There is no log.
         DamagedLogError: There is a durable mark, but no segment.
+        LogReadError: There are records, and no valid mark says which of them are durable.
+        LogScarceError: There is no descriptor or memory for it now; try again.
     """
 
     def __init__(self, path: Path | str, held: HeldSegments | None = None) -> None:
@@ -50,21 +70,33 @@ class DurableView:
             problem = f"{self.root} is not a data directory of BraidMQ"
             fix = f"name the one that a broker was started with: it has a {LOG_DIR} in it"
             raise ConfigError("path", f"{problem}; {fix}")
-        mark = self._read_mark()
-        self._first_ids = list_segments(self._disk)
+        with typed_scarcity(LOG_DIR):
+            mark = self._read_mark()
+            self._first_ids = list_segments(self._disk)
         if not self._first_ids and mark:
             raise damage(FIRST_ID, (FIRST_ID, mark), "no segment is there")
+        if mark is None and self._first_ids and self._has_records(self._first_ids[-1]):
+            # By rule 2 everything but the last segment could be read, and no reader would
+            # notice that the rest is missing.
+            raise LogReadError(MARK_PATH, "the durable mark is missing or damaged")
         # Rules 1 and 2 above: the mark, or all that is sealed, whichever is more.
-        self.durable_id = max(mark, self._first_ids[-1] - 1 if self._first_ids else 0)
+        self.durable_id = max(mark or 0, self._first_ids[-1] - 1 if self._first_ids else 0)
         if held is not None:
             held.begin_read(self._first_ids)
 
-    def _read_mark(self) -> int:
+    def _read_mark(self) -> int | None:
         for _ in range(MARK_READS_MAX):
-            mark = read_mark(self._disk)
+            mark = known_mark(self._disk)
             if mark is not None:
                 return mark
-        return 0  # by rule 2, all but the active segment can still be read
+        return None
+
+    def _has_records(self, first_id: int) -> bool:
+        # A log that was made just now, or a segment, may be there before its first mark.
+        try:
+            return (self.root / segment_path(first_id)).stat().st_size > HEADER_BYTES
+        except FileNotFoundError:
+            return True
 
     @property
     def earliest(self) -> int:
@@ -89,11 +121,13 @@ class DurableView:
 
         Raises:
             DamagedLogError: It cannot be read, or is missing although an older one exists.
+            LogScarceError: There is no descriptor or memory for it now; try again.
         """
         while True:
             seen = self._first_ids
             try:
-                return self._opened(first_id, held)
+                with typed_scarcity(segment_path(first_id)):
+                    return self._opened(first_id, held)
             except (FileNotFoundError, DamagedLogError) as error:
                 # A listing that was made during a rotation may take the segment for sealed, or
                 # for the last one, when it no longer is. Decide by a new listing.

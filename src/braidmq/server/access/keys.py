@@ -8,10 +8,10 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from braidmq.broker.authorize import Principal
-from braidmq.server.config.config import DEV_PRINCIPAL, KeyConfig
+from braidmq.server.config.config import DEV_PRINCIPAL, KeyConfig, QuotasConfig, quotas_for
 
 KEY_PREFIX: Final = "bk_"
 """Lets people and secret scanners recognise our keys."""
@@ -22,6 +22,8 @@ DEV_KEY: Final = "dev-key"
 """The key that --dev accepts besides the configured ones."""
 
 _HASH_PREFIX: Final = "sha256:"
+
+_Entry = tuple[bytes, Principal]
 
 
 def new_key() -> str:
@@ -34,25 +36,64 @@ def hash_key(key: str) -> str:
     return _HASH_PREFIX + _digest(key).hex()
 
 
-class KeyRing:
-    """The principals that have an API key, by its digest."""
+class Revision(NamedTuple):
+    """What became of the principals when their keys, or users, were read again."""
 
-    def __init__(self, configs: Sequence[KeyConfig], dev: bool) -> None:  # noqa: FBT001 - the second of two arguments
-        self._entries = [
-            (
-                bytes.fromhex(config.hash.removeprefix(_HASH_PREFIX)),
-                Principal(
-                    config.name,
-                    publish=list(config.publish),
-                    subscribe=list(config.subscribe),
-                    admin=config.admin,
-                ),
-            )
-            for config in configs
-        ]
-        if dev:
-            everything = Principal(DEV_PRINCIPAL, publish=["*"], subscribe=["*"], admin=True)
-            self._entries.append((_digest(DEV_KEY), everything))
+    added: list[str]
+    changed: list[Principal]  # they are the same, with other permissions or quotas
+    gone: list[Principal]  # their key or user was removed, or has another secret
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is different."""
+        return not (self.added or self.changed or self.gone)
+
+
+class KeyRing:
+    """The principals that have an API key, by its digest; *quotas* are the section's."""
+
+    def __init__(
+        self,
+        configs: Sequence[KeyConfig],
+        dev: bool,  # noqa: FBT001 - whether there is a dev key is all it says
+        quotas: QuotasConfig | None = None,
+    ) -> None:
+        self._is_dev = dev
+        self._entries = _entries(configs, dev=dev, quotas=quotas)
+
+    def adopt(
+        self, configs: Sequence[KeyConfig], quotas: QuotasConfig | None = None
+    ) -> Revision:
+        """Replace the keys by those of a configuration that was read again.
+
+        A principal whose key is the same stays the same object, so that its connections see
+        its new permissions. One whose hash is another is gone, and a new one has its name: a
+        key is replaced because others may know it.
+        """
+        before = {principal.name: (digest, principal) for digest, principal in self._entries}
+        revision = Revision([], [], [])
+        entries: list[_Entry] = []
+        for digest, fresh in _entries(configs, dev=self._is_dev, quotas=quotas):
+            known, principal = before.get(fresh.name, (b"", fresh))
+            if principal is fresh or not hmac.compare_digest(known, digest):
+                revision.added.append(fresh.name)
+                entries.append((digest, fresh))
+                continue
+            del before[fresh.name]
+            entries.append((digest, principal))
+            if _facts(principal) != _facts(fresh):
+                principal.publish = fresh.publish
+                principal.subscribe = fresh.subscribe
+                principal.admin = fresh.admin
+                principal.quotas = fresh.quotas
+                principal.version += 1
+                revision.changed.append(principal)
+        self._entries = entries  # at once: other threads look keys up
+        for _, principal in before.values():
+            principal.gone = True
+            principal.version += 1
+            revision.gone.append(principal)
+        return revision
 
     def named(self, name: str) -> Principal | None:
         """Return the principal of this name, for a peer authenticated by certificate."""
@@ -74,6 +115,40 @@ class KeyRing:
             if hmac.compare_digest(known, digest):
                 found = principal
         return found
+
+
+def _entries(
+    configs: Sequence[KeyConfig], *, dev: bool, quotas: QuotasConfig | None
+) -> list[_Entry]:
+    common = QuotasConfig() if quotas is None else quotas
+    entries = [
+        (
+            bytes.fromhex(config.hash.removeprefix(_HASH_PREFIX)),
+            Principal(
+                config.name,
+                publish=list(config.publish),
+                subscribe=list(config.subscribe),
+                admin=config.admin,
+                quotas=quotas_for(common, config),
+            ),
+        )
+        for config in configs
+    ]
+    if dev:
+        everything = Principal(
+            DEV_PRINCIPAL,
+            publish=["*"],
+            subscribe=["*"],
+            admin=True,
+            quotas=quotas_for(common),
+        )
+        entries.append((_digest(DEV_KEY), everything))
+    return entries
+
+
+def _facts(principal: Principal) -> tuple[object, ...]:
+    limits = principal.quotas.limits()
+    return principal.publish, principal.subscribe, principal.admin, limits
 
 
 def _digest(key: str) -> bytes:

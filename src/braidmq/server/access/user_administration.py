@@ -20,6 +20,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
+from braidmq.base import refusals
 from braidmq.base.errors import BraidError
 from braidmq.broker.authorize import (
     ADMIN,
@@ -34,15 +35,15 @@ from braidmq.broker.authorize import (
     Principal,
     authorize,
 )
+from braidmq.server.access.passwords import PASSWORD_CHARS_MAX
 from braidmq.server.access.users import (
     GRANTS_MAX,
-    NAME_CHARS_MAX,
-    PASSWORD_CHARS_MAX,
     USERS_MAX,
+    WAITING_MAX,
     Result,
     Users,
-    is_user_name,
 )
+from braidmq.server.access.users_file import NAME_CHARS_MAX, is_user_name
 from braidmq.wire.vibe import messages, session
 
 OPERATIONS: Final = {
@@ -64,9 +65,15 @@ _REFUSALS: Final = {
     Result.FORBIDDEN: (session.FORBIDDEN, "API keys are managed in the configuration"),
     Result.FULL: (
         session.SERVER_ERROR,
-        f"at most {USERS_MAX} users, each with at most {GRANTS_MAX} patterns",
+        (
+            f"at most {USERS_MAX} users, each with at most {GRANTS_MAX} patterns; "
+            f"{refusals.FOR_GOOD}"
+        ),
     ),
-    Result.BUSY: (session.RATE_LIMITED, "too many requests are waiting; try again"),
+    Result.BUSY: (
+        session.RATE_LIMITED,
+        refusals.by_bound("try again: too many requests wait", WAITING_MAX, "at a time"),
+    ),
     Result.NOT_SAVED: (session.SERVER_ERROR, "the change could not be saved"),
 }
 

@@ -1,13 +1,5 @@
 """Users: names, password hashes and grants, kept in one file of the data directory.
 
-`users.json`, for its owner only:
-
-    {"version": 1,
-     "users": [{"name": "ada",
-                "hash": "$argon2id$...",
-                "created": 1700000000,                        unix seconds
-                "grants": {"orders.*": ["publish"]}}]}        pattern: operations
-
 Changes are made one after the other, each in this order:
 
 1. The whole new file is written beside the old one and synced.
@@ -16,35 +8,40 @@ Changes are made one after the other, each in this order:
 3. The change holds: the user's one `Principal`, which all its sessions share, is changed in
    place, and the caller is answered.
 
-Hashing, checking and writing happen on two threads, never on the event loop. Every `done` is
-called on the event loop, once, and never before the method that took it has returned.
+Hashing, checking and writing happen on two threads, never on the event loop: see checks.py.
+Every `done` is called on the event loop, once, and never before the method that took it has
+returned.
 
-Who may change users is decided in user_administration.py; API keys are in keys.py.
+The file may be edited by hand, or put back from a backup, while the broker runs; `read_again`
+takes it over. A change that is made before that overwrites it.
+
+The file is described and read in users_file.py. Who may change users is decided in
+user_administration.py; API keys are in keys.py.
 """
 
-import base64
 import enum
-import re
-import secrets
 from collections import deque
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
 from argon2 import PasswordHasher
-from argon2.exceptions import Argon2Error, VerifyMismatchError
 
 from braidmq.base.errors import ConfigError
 from braidmq.broker.authorize import GRANTABLE, Grant, Principal, is_pattern
-from braidmq.wal.disk import Files, read_all, replace_file
-
-USERS_FILE: Final = "users.json"
-VERSION: Final = 1
-
-NAME_CHARS_MAX: Final = 64
-PASSWORD_CHARS_MAX: Final = 1024
+from braidmq.broker.quotas import Quotas
+from braidmq.server.access.checks import LIMITED, RIGHT, Attempt, PasswordChecks
+from braidmq.server.access.keys import Revision
+from braidmq.server.access.passwords import Passwords, is_password
+from braidmq.server.access.users_file import (
+    USERS_FILE,
+    User,
+    encoded_users,
+    is_user_name,
+    load_users,
+)
+from braidmq.wal.disk import Files, replace_file
 
 USERS_MAX: Final = 5_000
 """So that the list of all users fits in one frame of 1 MiB."""
@@ -52,28 +49,11 @@ USERS_MAX: Final = 5_000
 GRANTS_MAX: Final = 256
 """Patterns of one user: each message is matched against all, and all must fit in one frame."""
 
-WORKERS: Final = 2
-"""Threads for passwords and the file: the most that a flood of sign-ins can occupy."""
-
 WAITING_MAX: Final = 64
-"""Jobs that may wait; a further one would only wait until its client gives up."""
+"""Changes that may wait; a further one would only wait until its client gives up."""
 
-HASH_MEMORY_KIB: Final = 19 * 1024
-HASH_PASSES: Final = 2
-HASH_LANES: Final = 1
-"""OWASP's minimum for argon2id: 19 MiB, two passes, one lane. A check takes some tens of
-milliseconds of one core, and concurrent checks stay below 40 MiB together."""
-
-_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}")
-_HASH = re.compile(
-    r"\$argon2id\$v=19\$m=[1-9]\d{0,6},t=[1-9]\d{0,2},p=[1-9]\d?"
-    r"\$[A-Za-z0-9+/]{11,128}\$[A-Za-z0-9+/]{16,128}",
-    re.ASCII,
-)
-_JOBS_MAX: Final = WORKERS + WAITING_MAX
 
 _log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
 
 
 class Result(enum.Enum):
@@ -88,28 +68,11 @@ class Result(enum.Enum):
     NOT_SAVED = enum.auto()  # the disk refused, or there was no memory to hash in
 
 
-class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One user as the file holds it."""
-
-    name: str
-    hash: str
-    created: int
-    grants: dict[str, list[str]]
-
-    def __repr__(self) -> str:
-        return f"User({self.name!r})"  # without the hash: it may be printed
-
-
 class Account(NamedTuple):
     """One user as lists show it."""
 
     name: str
     created_s: int
-
-
-class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    version: int
-    users: list[User]
 
 
 Done = Callable[[Result], None]
@@ -124,23 +87,19 @@ class _Change(NamedTuple):
     done: Done
 
 
-def is_user_name(name: str) -> bool:
-    """Return whether a user may have this name.
+class _Reading(NamedTuple):
+    """A reading of the file that waits for its turn."""
 
-    Only ASCII letters are allowed: two users must not look alike on a screen.
-    """
-    return _NAME.fullmatch(name) is not None
-
-
-def is_password(password: str) -> bool:
-    """Return whether the password has an allowed length; its strength is not judged."""
-    return 1 <= len(password) <= PASSWORD_CHARS_MAX
+    reserved: frozenset[str]
+    quotas: Quotas
+    done: Callable[[Revision | ConfigError], None]
 
 
 class Users:
     """All users; every method but `close` is for the event loop's thread.
 
-    *reserved* are the names of the API keys, *post* is the loop's `call_soon_threadsafe`.
+    *reserved* are the names of the API keys, *post* is the loop's `call_soon_threadsafe`,
+    *after* calls something after so many seconds, and *quotas* are those of each user.
 
     Raises:
         ConfigError: The file is there and cannot be used; it is left as it is.
@@ -153,32 +112,41 @@ class Users:
         reserved: Collection[str],
         now_us: Callable[[], int],
         post: Callable[[Callable[[], None]], object],
+        after: Callable[[float, Callable[[], None]], object] | None = None,
         hasher: PasswordHasher | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._files = files
+        self._quotas = Quotas() if quotas is None else quotas
         self._reserved = frozenset(reserved)
         self._now_us = now_us
         self._post = post
-        self._hasher = hasher or PasswordHasher(
-            time_cost=HASH_PASSES, memory_cost=HASH_MEMORY_KIB, parallelism=HASH_LANES
+        self._passwords = Passwords(hasher)
+        self._table = load_users(files, self._reserved)
+        self._principals = {
+            name: _principal(user, self._quotas) for name, user in self._table.items()
+        }
+        self._checks = PasswordChecks(
+            self._passwords.verify,
+            decoy=self._passwords.decoy,
+            now_us=now_us,
+            post=post,
+            after=after or (lambda _, call: post(call)),
         )
-        self._table = _load(files, self._reserved)
-        self._principals = {name: _principal(user) for name, user in self._table.items()}
-        self._decoy_hash = _decoy_hash(self._hasher)
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="braidmq-users")
         self._jobs = 0
-        self._changes: deque[_Change] = deque()
+        self._changes: deque[_Change | _Reading] = deque()
         self._is_saving = False
         self._is_stopped = False
 
     def stop(self) -> None:
         """Start no more jobs and call no more *done*; waiting jobs are dropped."""
         self._is_stopped = True
+        self._checks.stop()
 
     def close(self) -> None:
         """Wait until the running jobs have ended; after `stop`, on a thread that may block."""
         assert self._is_stopped
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._checks.close()
 
     def find(self, name: str) -> Principal | None:
         """Return the user's principal, the same object for as long as the user exists."""
@@ -197,27 +165,48 @@ class Users:
         """Make *call* on the event loop, after this one."""
         self._post(call)
 
-    def check(self, name: str, password: str, done: Callable[[Principal | None], None]) -> bool:
+    def check(
+        self,
+        name: str,
+        password: str,
+        done: Callable[[Principal | None], None],
+        *,
+        address: str,
+        limited: Callable[[], None],
+    ) -> None:
         """Pass the principal with this name and password to *done*, or None.
 
-        Returns False when too many checks wait: *done* is not called then. An unknown name
-        takes as long as a wrong password.
+        *limited* is called instead when too many checks wait, or too many of *address* have
+        failed. Neither the answer nor its time tells whether there is such a user.
         """
-        if self._is_stopped or self._jobs >= _JOBS_MAX:
-            return False
-        self._jobs += 1
         user = self._table.get(name)
-        expected = self._decoy_hash if user is None else user.hash
+        expected = None if user is None else user.hash
 
-        def checked(is_right: bool) -> None:  # noqa: FBT001 - a verdict, its only argument
-            self._jobs -= 1
+        def checked(outcome: int) -> None:
             # The user may have been deleted, or its password changed, while the check waited.
             now = self._table.get(name)
             is_current = now is not None and now.hash == expected
-            done(self._principals[name] if is_right and is_current else None)
+            if outcome == LIMITED:
+                limited()
+            else:
+                done(self._principals[name] if outcome == RIGHT and is_current else None)
 
-        self._run(lambda: self._verify(expected, password), checked)
-        return True
+        if not self._is_stopped:
+            self._checks.ask(Attempt(name, password, expected, checked), address)
+
+    def read_again(
+        self,
+        reserved: Collection[str],
+        quotas: Quotas,
+        done: Callable[[Revision | ConfigError], None],
+    ) -> None:
+        """Take over the file as it is now, after the changes before; or nothing of it.
+
+        A user whose hash is another one is as one who was deleted and created anew: all its
+        sessions end.
+        """
+        self._changes.append(_Reading(frozenset(reserved), quotas, done))
+        self.later(self._next_change)
 
     def create(self, name: str, password: str, done: Done) -> None:
         """Create a user that may do nothing yet: DONE, EXISTS or FULL."""
@@ -308,7 +297,7 @@ class Users:
                 self._changes.append(_Change(name, lambda: edit(encoded), done))
                 self._next_change()
 
-        self._run(lambda: self._hash(password), hashed)
+        self._checks.run(lambda: self._passwords.hash(password), hashed)
 
     def _change(self, change: _Change) -> None:
         if self._take_job(change.done):
@@ -318,12 +307,54 @@ class Users:
 
     def _next_change(self) -> None:
         while self._changes and not self._is_saving and not self._is_stopped:
-            name, edit, done = self._changes.popleft()
-            user = edit()
+            change = self._changes.popleft()
+            if isinstance(change, _Reading):
+                self._read_again(change)
+                continue
+            user = change.edit()
             if isinstance(user, Result):
-                self._end_job(done, user)
+                self._end_job(change.done, user)
             else:
-                self._save(name, user, done)
+                self._save(change.name, user, change.done)
+
+    def _read_again(self, reading: _Reading) -> None:
+        self._is_saving = True
+
+        def load() -> dict[str, User] | ConfigError:
+            try:
+                return load_users(self._files, reading.reserved)
+            except ConfigError as error:
+                return error
+
+        def loaded(found: dict[str, User] | ConfigError) -> None:
+            self._is_saving = False
+            if isinstance(found, ConfigError):
+                reading.done(found)
+            else:
+                self._reserved = reading.reserved
+                self._quotas = reading.quotas
+                reading.done(self._adopt_all(found))
+            self._next_change()
+
+        self._checks.run(load, loaded)
+
+    def _adopt_all(self, table: dict[str, User]) -> Revision:
+        revision = Revision([], [], [])
+        for name, principal in list(self._principals.items()):
+            user = table.get(name)
+            if user is None or user.hash != self._table[name].hash:
+                revision.gone.append(principal)
+                self._adopt(name, None)
+            else:
+                principal.quotas = self._quotas
+                if user.grants != self._table[name].grants:
+                    revision.changed.append(principal)
+                    self._adopt(name, user)
+        for name in sorted(table.keys() - self._principals.keys()):
+            revision.added.append(name)
+            self._adopt(name, table[name])
+        self._table = table
+        return revision
 
     def _save(self, name: str, user: User | None, done: Done) -> None:
         # A copy: the present table stays in force until the file is on the disk.
@@ -340,7 +371,7 @@ class Users:
             self._end_job(done, Result.DONE if is_saved else Result.NOT_SAVED)
             self._next_change()
 
-        self._run(lambda: self._write(table), saved)
+        self._checks.run(lambda: self._write(table), saved)
 
     def _adopt(self, name: str, user: User | None) -> None:
         """Make the change visible to the user's sessions."""
@@ -354,10 +385,10 @@ class Users:
             self._principals[name].grants = _grants(user)
             self._principals[name].version += 1
         else:
-            self._principals[name] = _principal(user)
+            self._principals[name] = _principal(user, self._quotas)
 
     def _take_job(self, done: Done) -> bool:
-        if self._is_stopped or self._jobs >= _JOBS_MAX:
+        if self._is_stopped or self._jobs >= WAITING_MAX:
             self.later(lambda: done(Result.BUSY))
             return False
         self._jobs += 1
@@ -367,111 +398,20 @@ class Users:
         self._jobs -= 1
         done(result)
 
-    def _run(self, work: Callable[[], _T], then: Callable[[_T], None]) -> None:
-        """Do *work* on a thread, and pass its result to *then* on the event loop."""
-
-        def finish(future: Future[_T]) -> None:
-            # On the event loop, as `stop` is: no *done* is called after it.
-            if not self._is_stopped:
-                then(future.result())
-
-        self._pool.submit(work).add_done_callback(
-            lambda future: self._post(lambda: finish(future))
-        )
-
-    # On a worker thread: these touch nothing that the event loop changes.
-
-    def _verify(self, encoded: str, password: str) -> bool:
-        try:
-            return self._hasher.verify(encoded, _bytes(password))
-        except VerifyMismatchError:
-            return False
-        except Argon2Error as error:
-            _log.warning("a password could not be checked", reason=str(error))
-            return False
-
-    def _hash(self, password: str) -> str | None:
-        try:
-            return self._hasher.hash(_bytes(password))
-        except Argon2Error as error:
-            _log.warning("a password could not be hashed", reason=str(error))
-            return None
+    # On a worker thread: it touches nothing that the event loop changes.
 
     def _write(self, table: dict[str, User]) -> bool:
-        content = _Content(VERSION, [table[name] for name in sorted(table)])
-        data = msgspec.json.format(msgspec.json.encode(content), indent=1)
         try:
-            replace_file(self._files, USERS_FILE, data + b"\n")
+            replace_file(self._files, USERS_FILE, encoded_users(table))
         except OSError as error:
             _log.warning("users could not be saved", file=USERS_FILE, reason=error.strerror)
             return False
         return True
 
 
-def _bytes(password: str) -> bytes:
-    # A peer's text may hold lone surrogates, which plain UTF-8 cannot encode.
-    return password.encode("utf-8", "surrogatepass")
-
-
 def _grants(user: User) -> list[Grant]:
     return [Grant(pattern, set(user.grants[pattern])) for pattern in sorted(user.grants)]
 
 
-def _decoy_hash(hasher: PasswordHasher) -> str:
-    """Return a hash that no password has, and that takes as long to check as any other.
-
-    The passwords of unknown users are checked against it, so that the time of an answer does
-    not tell which users exist. Its digest is random instead of computed: hashing would delay
-    the start of every broker.
-    """
-    salt, digest = (
-        base64.b64encode(secrets.token_bytes(size)).decode().rstrip("=")
-        for size in (hasher.salt_len, hasher.hash_len)
-    )
-    cost = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
-    return f"$argon2id$v=19${cost}${salt}${digest}"
-
-
-def _principal(user: User) -> Principal:
-    return Principal(user.name, publish=[], subscribe=[], grants=_grants(user))
-
-
-def _load(files: Files, reserved: Collection[str]) -> dict[str, User]:
-    if not files.exists(USERS_FILE):
-        return {}
-    try:
-        file = files.open(USERS_FILE, write=False, create=False)
-        data = read_all(file, file.size(), 0)
-        file.close()
-    except OSError as error:
-        raise ConfigError(USERS_FILE, f"cannot be read: {error.strerror}") from None
-    try:
-        content = msgspec.json.decode(data, type=_Content)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(USERS_FILE, f"does not hold users: {error}") from None
-    if content.version != VERSION:
-        problem = f"has version {content.version}; this program knows {VERSION}"
-        raise ConfigError(USERS_FILE, problem)
-    table: dict[str, User] = {}
-    for user in content.users:
-        problem = "is there twice" if user.name in table else _problem_of(user)
-        if problem:
-            raise ConfigError(USERS_FILE, f"user {user.name!r} {problem}")
-        if user.name in reserved:
-            problem = f"the name {user.name!r} is a user's, in {USERS_FILE}"
-            raise ConfigError("auth.keys", problem)
-        table[user.name] = user
-    return table
-
-
-def _problem_of(user: User) -> str:
-    if not is_user_name(user.name):
-        return "has a name that is not allowed"
-    if not _HASH.fullmatch(user.hash):
-        return "has a hash that is not argon2id"
-    for pattern, operations in user.grants.items():
-        if not is_pattern(pattern):
-            return "has a grant whose pattern is empty or too long"
-        if not operations or not set(operations) <= set(GRANTABLE):
-            return "has a grant with unknown operations, or none"
-    return ""
+def _principal(user: User, quotas: Quotas) -> Principal:
+    return Principal(user.name, publish=[], subscribe=[], grants=_grants(user), quotas=quotas)

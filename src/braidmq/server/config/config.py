@@ -8,7 +8,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
@@ -16,12 +16,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    create_model,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from braidmq.base.limits import KIB, MIB
+from braidmq.broker import quotas
 from braidmq.transport.binding import shown
 
 DURATION_S_MAX: Final = 10 * 365 * 24 * 3600
@@ -219,7 +221,7 @@ class QumbedConfig(ListenerConfig, DeliveryOverrides):
     """The Qumbed strand, QUIC over UDP."""
 
     port: Port = 6121
-    auth: Annotated[str, AfterValidator(_one_of("none", "key", "mtls"))] = "none"
+    auth: Annotated[str, AfterValidator(_one_of("none", "key", "mtls"))] = "key"
     tls_ca: FilePath | None = None
     durable: bool = True
     # Unlike in [delivery], a message counts until the peer's QUIC stack has received it.
@@ -240,6 +242,7 @@ class FlightConfig(ListenerConfig):
     """The Arrow Flight endpoint, for Spark on other machines."""
 
     port: Port = 8815
+    stall_timeout_s: SecondsOrOff = 300.0
 
 
 class WalConfig(Section):
@@ -268,6 +271,7 @@ class LimitsConfig(Section):
     """The limits of the broker."""
 
     connections: Count = 10_000
+    unauthenticated_connections: Annotated[Whole, Field(ge=64, le=COUNT_MAX)] = 1_000
     connections_per_ip: CountOrOff = 0
     handshake_timeout_s: Seconds = 10.0
     idle_timeout_s: SecondsOrOff = 0.0
@@ -275,16 +279,51 @@ class LimitsConfig(Section):
     max_memory_bytes: SizeBytes = 512 * MIB
     output_buffer_bytes: SizeBytes = MIB
     drain_s: SecondsOrOff = 5.0
+    downtime_max_s: SecondsOrOff = 86_400.0
+
+
+class QuotasBase(Section):
+    """Quotas by their names, which are those of `braidmq.broker.quotas`."""
+
+    def given(self) -> dict[str, int]:
+        """Return the quotas that are set."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _quota_fields(*, defaults: bool) -> dict[str, Any]:
+    kind: Any = SizeBytesOrOff if defaults else SizeBytesOrOff | None
+    return {
+        name: (kind, default if defaults else None) for name, default in quotas.DEFAULTS.items()
+    }
+
+
+if TYPE_CHECKING:
+
+    class QuotasConfig(QuotasBase):
+        """How much each principal may hold of what all principals share."""
+
+    class QuotaOverrides(QuotasBase):
+        """The quotas of one key; None keeps the value of [quotas]."""
+
+else:  # made from the table, so that a new quota is one line there
+    QuotasConfig = create_model(
+        "QuotasConfig", __base__=QuotasBase, **_quota_fields(defaults=True)
+    )
+    QuotaOverrides = create_model(
+        "QuotaOverrides", __base__=QuotasBase, **_quota_fields(defaults=False)
+    )
 
 
 class KeyConfig(Section):
-    """One API key: its principal's name, its hash and its permissions."""
+    """One API key: its principal's name, its hash, its permissions and its own quotas."""
 
     name: Annotated[Text, Field(max_length=NAME_CHARS_MAX)]
     hash: str = Field(repr=False)
     publish: Texts = []
     subscribe: Texts = []
     admin: bool = False
+    quotas: QuotaOverrides = QuotaOverrides()
 
     @field_validator("hash")
     @classmethod
@@ -323,8 +362,20 @@ class Config(Section):
     wal: WalConfig = WalConfig()
     delivery: DeliveryConfig = DeliveryConfig()
     limits: LimitsConfig = LimitsConfig()
+    quotas: QuotasConfig = QuotasConfig()
     auth: AuthConfig = AuthConfig()
     dev: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dev_asks_for_no_key(cls, data: object) -> object:
+        # Elsewhere Qumbed is open only where the configuration says so.
+        if not isinstance(data, dict) or not data.get("dev"):
+            return data
+        qumbed = data.get("qumbed", {})
+        if isinstance(qumbed, dict) and "auth" not in qumbed:
+            return {**data, "qumbed": {**qumbed, "auth": "none"}}
+        return data
 
     def listeners(self) -> list[tuple[str, ListenerConfig]]:
         """Return every section that has an address, with its name."""
@@ -339,3 +390,9 @@ def delivery_for(config: Config, strand: str) -> DeliveryConfig:
     return config.delivery.model_copy(
         update={name: value for name, value in own.items() if value is not None}
     )
+
+
+def quotas_for(defaults: QuotasConfig, key: KeyConfig | None = None) -> quotas.Quotas:
+    """Return the quotas of *key*'s principal; without a key, of every other principal."""
+    own = {} if key is None else key.quotas.given()
+    return quotas.Quotas({**defaults.given(), **own})

@@ -150,7 +150,10 @@ def _check_qumbed(qumbed: QumbedConfig) -> None:
     if not qumbed.enabled:
         return
     if qumbed.auth == "none" and not qumbed.loopback:
-        raise ConfigError("qumbed.auth", f"must be key or mtls to listen on {qumbed.host}")
+        raise ConfigError(
+            "qumbed.auth",
+            f"none is for loopback only: must be key or mtls to listen on {qumbed.host}",
+        )
     if qumbed.auth == "mtls" and qumbed.tls_ca is None:
         raise ConfigError("qumbed.tls_ca", "is missing: mtls needs the CA of the clients")
 

@@ -25,6 +25,10 @@ def to_text(config: Config) -> str:
             lines += _key_values(section)
     for key in config.auth.keys:
         lines += ["", "[[auth.keys]]", *_key_values(key)]
+        own = key.quotas.given()
+        if own:
+            lines += ["", "[auth.keys.quotas]"]
+            lines += [f"{name} = {value}" for name, value in own.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -16,15 +16,19 @@ its frames, and replies whose record the log refused into its errors.
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, final
 
+from braidmq.base import refusals
 from braidmq.broker.admission import PublishAdmission
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.delivery.queue import Queue
-from braidmq.broker.topics import Message
+from braidmq.broker.topics import Message, Topic
 from braidmq.wire.errors import WireError
 
 if TYPE_CHECKING:
     from braidmq.server.engine.engine import Engine
+
+UNFINISHED_MIN: Final = 4 * 1024
+"""Input up to this size is not counted as unfinished: most turns end within a frame."""
 
 READ_AHEAD_BYTES: Final = 256 * 1024
 """Unhandled input of a connection that waits; above this it stops reading."""
@@ -55,6 +59,9 @@ class Wire(Protocol):
 
     def close(self) -> None:
         """Send what is written, then close."""
+
+    def abort(self) -> None:
+        """Close at once."""
 
     def greeted(self) -> None:
         """Cancel the handshake timeout."""
@@ -97,6 +104,11 @@ class TokenBucket:
         return int((1.0 - self._tokens) * _US_PER_S / self.rate) + 1
 
 
+def rate_refusal(rate: int) -> str:
+    """Return what a peer above its rate is told, where a strand has a reply for it."""
+    return refusals.by_setting("too many messages", "limits.messages_per_s", rate)
+
+
 class WaitingReply:
     """A reply that leaves once an id is committed."""
 
@@ -124,6 +136,10 @@ class Output:
 
     def collect(self) -> None:
         """Turn the deliveries into bytes and append them to the output."""
+        raise NotImplementedError
+
+    def frame_refusal(self, text: str) -> bytes:
+        """Return the refusal of a frame that the peer has not finished."""
         raise NotImplementedError
 
     def refusal_of(self, reply: WaitingReply, reason: str) -> bytes:
@@ -210,7 +226,8 @@ class Output:
         if self.pieces and not connection.closed:
             data = b"".join(self.pieces)
             self.pieces = []
-            self.wire.write(data)
+            if data:
+                self.wire.write(data)
             if connection.writable:
                 self.measure_room()
 
@@ -252,6 +269,9 @@ class Connection(Peer):
         self.writable: bool = True
         self.closed: bool = False
         self.input_finished: bool = False
+        self.known_topic: Topic | None = None  # of the last publish, and others by their names;
+        self.known_topics: dict[str, Topic] = {}  # the engine clears both when some are gone
+        self.unfinished_bytes: int = 0  # of its input, as `UnfinishedInput` has counted it
         self._engine: Engine = engine
         self._broker: Broker = engine.broker
         self._admission: PublishAdmission = engine.broker.admission
@@ -341,8 +361,10 @@ class Connection(Peer):
         self.closed = True
         # The engine's lists may still hold it: `wake` does nothing once it is closed. Leave a
         # queue's list now, as the queue may have no room for a long time.
-        self._stop_parking()
+        _leave(self._waits_in, self)
         self._replies.clear()
+        if self.unfinished_bytes:
+            self._engine.unfinished.note(self, 0, 0)
         self._broker.detach(self, self._engine.now_us())
         self._engine.end_turn()
 
@@ -350,6 +372,16 @@ class Connection(Peer):
 
     def say_goodbye(self) -> None:
         """Tell the peer that the broker shuts down, if its strand has a frame for that."""
+
+    def permissions_changed(self) -> None:
+        """Forget what was allowed: the principal may do more now, or less."""
+        self._broker.resume(self, self._engine.now_us())  # more may be handed out
+
+    def revoke(self) -> None:
+        """Close at once, without a word: the principal is gone. Nothing more is handled."""
+        self._ending = True
+        self.closed = True
+        self._wire.abort()
 
     def refuse(self, from_id: int, refused: list[Message], again_id: int, reason: str) -> None:
         """Turn the answers to what the log refused, from *from_id* on, into refusals.
@@ -362,6 +394,20 @@ class Connection(Peer):
             self.last_id = again_id
         if self.subscribed_id >= from_id:
             self.subscribed_id = 0
+
+    def refuse_unfinished(self, text: str) -> None:
+        """Tell the peer why its unfinished frame is refused, and disconnect it.
+
+        Not if it is the broker that keeps its input from being handled.
+        """
+        is_held_up = self._is_blocked() or not self.writable or not self._reading
+        if self.closed or self._ending or is_held_up:
+            return
+        self._ending = True  # from here on its input is ignored
+        self.output.reply(self.output.frame_refusal(text))
+        self.output.flush()
+        self._engine.unfinished.note(self, 0, 0)
+        self._after_run()
 
     def wake(self) -> None:
         """Go on, after a commit, a read from the log, new room, or a timer."""
@@ -392,6 +438,12 @@ class Connection(Peer):
 
     def _after_run(self) -> None:
         blocked = self._is_blocked() or not self.writable
+        held = 0 if self._ending else self._held_bytes()
+        if held > UNFINISHED_MIN or self.unfinished_bytes:
+            counted = held if held > UNFINISHED_MIN else 0
+            refusal = self._engine.unfinished.note(self, counted, self._engine.now_us())
+            if refusal:
+                self.refuse_unfinished(refusal)
         # A blocked peer may still send a bounded amount, so that it need not wait for a round
         # trip when it goes on; beyond that TCP's flow control stops it.
         if blocked:
@@ -418,10 +470,11 @@ class Connection(Peer):
         # Compared by identity: a queue that wakes its publishers starts a new list, and this
         # connection must join that one if there is still no room.
         if self._waits_in is not queue.blocked:
-            self._stop_parking()
+            _leave(self._waits_in, self)
             queue.blocked.append(self)
             self._waits_in = queue.blocked
 
-    def _stop_parking(self) -> None:
-        if self in self._waits_in:
-            self._waits_in.remove(self)
+
+def _leave(line: list[Peer], peer: Peer) -> None:
+    if peer in line:
+        line.remove(peer)

@@ -2,7 +2,8 @@
 
 One writer thread takes everything that has accumulated, appends it in one write and commits it
 with one fdatasync; while it does, the next batch accumulates. One reader thread reads backlog
-back. Both report by calls on the event loop, in the order in which they finished.
+back, and one keeps snapshots. They report by calls on the event loop, each in the order in
+which it finished.
 
 This is all that the broker needs of a log, `engine.Log`: append a batch, learn "committed up to
 id N", read a range, keep a snapshot and delete what is not needed. Any log that can do this and
@@ -19,18 +20,25 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from braidmq.base.errors import LogError, LogFullError, LogPoisonedError
+from braidmq.base.errors import LogError, LogFullError, LogPoisonedError, LogScarceError
 from braidmq.broker.delivery.dispatch import ReadRequest
+from braidmq.broker.delivery.recounts import Recount
 from braidmq.server.engine.engine import Engine
+from braidmq.server.engine.recovery import counted
 from braidmq.wal import snapshots
-from braidmq.wal.disk import FULL_ERRNOS, Files
+from braidmq.wal.disk import PASSING_ERRNOS, Files
+from braidmq.wal.floor import Floor
+from braidmq.wal.keeping import Keeper
 from braidmq.wal.wal import Wal
 
 SCRUB_BYTES: Final = 1024 * 1024
 """How much of the sealed segments is verified each second, in the background."""
 
+SAVES_MAX: Final = 2
+"""Snapshots in the hands of the log at once, each in memory until it is on the disk."""
+
 READ_AGAIN_S: Final = 1.0
-"""Pause before a read is retried when the disk has no room to rebuild an index."""
+"""Pause before a read is retried for which there was no descriptor or no memory."""
 
 
 class Durability:
@@ -47,6 +55,7 @@ class Durability:
     ) -> None:
         self._wal = wal
         self._files = files
+        self._keeper = Keeper(wal, files)
         self._engine = engine
         self._now_us = now_us
         self._sync_interval_s = sync_interval_s
@@ -55,6 +64,8 @@ class Durability:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="braidmq-log-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="braidmq-log-reader")
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="braidmq-log-saver")
+        self._saves = 0  # snapshots that are being kept, or wait for that
         self._scrubbing = False
         self._closing = False
 
@@ -82,27 +93,85 @@ class Durability:
         if not self._closing:
             self._reader.submit(self._read, request)
 
-    def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
+    def count(self, wanted: list[Recount]) -> None:
+        """Count messages again."""
+        if not self._closing:
+            self._reader.submit(self._count, wanted)
+
+    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
         """Keep a snapshot, then delete the segments that are no longer needed."""
+        # On a thread of its own: writing and syncing a large file takes a while, and commits
+        # must not wait for it.
+        if self._saves >= SAVES_MAX:
+            return  # the disk is slow, and the next snapshot has all of this one
+        self._saves += 1
 
-        def job() -> None:
-            self._wal.sync()  # a snapshot must never be ahead of the log
-            snapshots.save(self._files, last_id, snapshot)
-            # The snapshot before this one is kept too, in case this one is found damaged;
-            # recovery from it needs the records after it.
-            oldest = min(snapshots.list_ids(self._files))
-            self._wal.retain(needed_id, self._now_us(), recovery_id=oldest + 1)
+        def sync() -> None:
+            try:
+                self._wal.sync()  # a snapshot must never be ahead of the log
+            except LogError:
+                self._report(self._saved)
+                raise
+            self._saver.submit(self._attempt, write)
 
+        def write() -> None:
+            try:
+                snapshots.save_parts(self._files, last_id, parts)
+            except LogScarceError:
+                self._put(give_up)
+            except LogFullError:
+                self._put(write_out_of_the_reserve)
+            else:
+                self._put(finish)
+
+        def write_out_of_the_reserve() -> None:
+            # On the writer thread, as the reserve is the log's: it is what lets a snapshot, and
+            # after it retention, make room on a full disk.
+            if not self._closing and self._wal.release_reserve(sum(map(len, parts))):
+                self._saver.submit(self._attempt, write_again)
+            else:
+                give_up()
+
+        def write_again() -> None:
+            try:
+                snapshots.save_parts(self._files, last_id, parts)
+            except LogFullError:
+                self._put(give_up)
+            else:
+                self._put(finish)
+
+        def finish() -> None:
+            self._keeper.kept(needed_id)
+            give_up()
+
+        def give_up() -> None:
+            # Without a new snapshot retention goes by those before it.
+            self._report(self._saved)
+            self._retained(self._keeper.retain(self._now_us()))
+
+        self._put(sync)
+
+    def _put(self, job: Callable[[], object]) -> None:
         self._jobs.put(lambda: self._attempt(job, full_is_harmless=True))
 
+    def _saved(self) -> None:
+        self._saves -= 1
+
     def make_room(self) -> None:
-        """Try to allocate the reserve again."""
+        """Delete what is not needed, and try to allocate the reserve again."""
 
         def job() -> None:
+            self._retained(self._keeper.retain(self._now_us()))
             if self._wal.refill_reserve():
                 self._report(self._engine.room_made)
 
-        self._jobs.put(lambda: self._attempt(job, full_is_harmless=True))
+        self._put(job)
+
+    def _retained(self, forced: Floor | None) -> None:
+        floor_id = self._wal.first_id
+        self._report(lambda: self._engine.retained(floor_id))
+        if forced is not None:
+            self._report(lambda: self._engine.forced_out(forced.first_id))
 
     def scrub(self) -> None:
         """Verify some more of the sealed segments, in the background."""
@@ -120,6 +189,11 @@ class Durability:
         self._jobs.put(None)  # after all jobs that wait: they are done first
         if self._writer.is_alive():
             self._writer.join()
+        self._saver.shutdown()
+        while not self._jobs.empty():  # what the last snapshot allows to delete
+            job = self._jobs.get()
+            if job is not None:
+                job()
         self._reader.shutdown()
         self._wal.close()
 
@@ -154,7 +228,7 @@ class Durability:
         """Do a job and report how it failed.
 
         A full disk concerns publishers only if an append met it: after a snapshot or a read
-        that found no room, the next batch may still fit.
+        that found no room, the next batch may still fit. So does a lack of descriptors.
         """
         try:
             job()
@@ -164,7 +238,7 @@ class Durability:
             failure = error
             self._report(lambda: self._engine.log_failed(failure))
         except OSError as error:
-            if full_is_harmless and error.errno in FULL_ERRNOS:
+            if full_is_harmless and error.errno in PASSING_ERRNOS:
                 return
             # The state of the files is unknown now, so no later job may rely on it.
             self._report_failure(error.strerror or type(error).__name__)
@@ -189,7 +263,7 @@ class Durability:
                     priority=request.priority,
                 )
             except LogFullError:
-                # An index must be rebuilt first, and there is no room for it yet.
+                # No descriptor or no memory, for the moment.
                 self._report(lambda: self._read_later(request))
                 return
             lost = 0 if found.lost is None else found.lost[1] - found.lost[0] + 1
@@ -200,6 +274,20 @@ class Durability:
             )
 
         self._attempt(job)
+
+    def _count(self, wanted: list[Recount]) -> None:
+        def job() -> None:
+            try:
+                counts = counted(self._wal, wanted)
+            except LogFullError:
+                self._report(lambda: self._count_later(wanted))
+                return
+            self._report(lambda: self._engine.recounted(counts))
+
+        self._attempt(job)
+
+    def _count_later(self, wanted: list[Recount]) -> None:
+        self._loop.call_later(READ_AGAIN_S, self.count, wanted)
 
     def _read_later(self, request: ReadRequest) -> None:
         self._loop.call_later(READ_AGAIN_S, self.read, request)

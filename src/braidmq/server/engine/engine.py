@@ -16,15 +16,18 @@ from typing import Protocol
 import structlog
 
 from braidmq.base.errors import BraidError, LogFullError
-from braidmq.broker import state
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery import recounts
 from braidmq.broker.delivery.channels import Delivery
 from braidmq.broker.delivery.dispatch import ReadRequest
+from braidmq.broker.delivery.recounts import Recount
+from braidmq.broker.snapshots import Snapshot
 from braidmq.broker.topics import Message, Pending
 from braidmq.server.access.users import Users
 from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.requests import SHUTTING_DOWN, Waiters
+from braidmq.server.engine.unfinished import UnfinishedInput
 
 _log = structlog.get_logger(__name__)
 
@@ -41,11 +44,14 @@ class Log(Protocol):
     def read(self, request: ReadRequest) -> None:
         """Read backlog; then `backlog_read` or `log_failed` is called."""
 
-    def save(self, last_id: int, snapshot: bytes, needed_id: int) -> None:
-        """Keep a snapshot once *last_id* is committed, then delete what is no longer needed."""
+    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
+        """Keep a snapshot, all of which is committed, then delete what is no longer needed."""
+
+    def count(self, wanted: list[Recount]) -> None:
+        """Count messages again; then `recounted` or `log_failed` is called."""
 
     def make_room(self) -> None:
-        """Try to allocate the reserve again; then `room_made` is called if there is room."""
+        """Delete what may be deleted; then `room_made` is called if there is room."""
 
 
 class Tracing(Protocol):
@@ -98,13 +104,24 @@ class Engine:
         self._log_is_stuck: bool = False  # full, and the reserve is used up
         self._appending: bool = False
         self._in_turn: bool = False
-        self._snapshot: tuple[int, bytes, int] | None = None
+        self.later: Callable[[Callable[[], None]], None] | None = None  # after other events
+        self._snapshot: Snapshot | None = None
+        self._snapshot_is_taken: bool = False  # it waits for a commit
+        self._is_recounting: bool = False
+        self._forced_id: int = 0  # of a recount that waits for the one under way
         self._numbers: int = 0  # given to connections so far
+        self.unfinished: UnfinishedInput = UnfinishedInput(broker)
         self.waiters: Waiters = Waiters(broker, self.end_turn)
 
-    def start(self, log: Log) -> None:
-        """Begin to work on a log that has been recovered."""
+    def start(self, log: Log, *, refusal: str = "") -> None:
+        """Begin to work on a log that has been recovered.
+
+        With a *refusal* it has no room yet: publishers are refused, consumers can drain.
+        """
         self._log = log
+        if refusal:
+            self.log_is_full = True
+            self.broker.refuse(refusal)
 
     # Turns.
 
@@ -147,6 +164,9 @@ class Engine:
                 topic=over.topic,
                 principal=over.principal,
             )
+        self.uncache_topics()
+        if len(self.unfinished):
+            self.unfinished.refuse_overdue(self.now_us())
         self.end_turn()
 
     # The log reports.
@@ -164,7 +184,7 @@ class Engine:
         self._wake_waiting()
         if self.waiters.commits:
             self.waiters.wake_committed(up_to)
-        if self._snapshot is not None and self._snapshot[0] <= up_to:
+        if self._snapshot_is_taken:
             self._save_snapshot()
         self.end_turn()
 
@@ -173,9 +193,9 @@ class Engine:
         if self.failed is not None:
             return
         self._appending = False
-        # A snapshot that waits contains records which are refused now; their ids are given to
-        # others, so it would be kept under an id that means something else.
-        self._snapshot = None
+        # A snapshot that is being taken, or waits, contains records which are refused now;
+        # their ids are given to others, so it would contain what never happened.
+        self._drop_snapshot()
         # It was full before: then this batch was an urgent one, and the reserve is used up.
         self._log_is_stuck = self.log_is_full
         if isinstance(error, LogFullError):
@@ -207,6 +227,40 @@ class Engine:
         self.broker.supply(request, found, reached_id, self.now_us())
         self.end_turn()
 
+    def retained(self, floor_id: int) -> None:
+        """Note that the log holds nothing below *floor_id*."""
+        self.broker.topics.floor_id = floor_id
+
+    def uncache_topics(self) -> None:
+        """Have connections look topics up again, if some have been removed."""
+        topics = self.broker.topics
+        if topics.removed:
+            topics.removed = False
+            for connection in self.connections:
+                connection.known_topic = None
+                connection.known_topics.clear()
+
+    def forced_out(self, first_id: int) -> None:
+        """Correct the counts of queues: retention has deleted, by force, all below an id."""
+        if self._is_recounting:
+            self._forced_id = first_id  # one at a time: each subtracts what it finds missing
+            return
+        wanted = recounts.wanted(self.broker.queues, [(0, first_id - 1)])
+        if wanted and self._log is not None:
+            self._is_recounting = True
+            self._log.count(wanted)
+
+    def recounted(self, counts: list[tuple[Recount, int]]) -> None:
+        """Apply what the log has counted."""
+        self._is_recounting = False
+        for recount, counted in counts:
+            recount.apply(counted)
+        self.broker.queues.unblock()  # there may be room now
+        forced_id, self._forced_id = self._forced_id, 0
+        if forced_id:
+            self.forced_out(forced_id)
+        self.end_turn()
+
     def room_made(self) -> None:
         """Accept durable publishes again: the log has room."""
         self.log_is_full = False
@@ -226,15 +280,32 @@ class Engine:
             self.end_turn()
 
     def take_snapshot(self) -> None:
-        """Take a snapshot, to be kept once everything in it is committed."""
-        if self.log_is_full or self.failed is not None or self._snapshot is not None:
+        """Begin a snapshot, to be kept once it is complete and all of it is committed."""
+        # Also while the log is full: only a new snapshot lets retention make room.
+        if self.failed is not None or self._snapshot is not None:
             return
-        last_id, data = state.snapshot(self.broker, self.now_us())
-        # Retention uses it after the commit. The needed id only grows meanwhile, so at worst
-        # too little is deleted; unless a cursor is opened at an older offset just then.
-        self._snapshot = (last_id, data, self.broker.needed_id())
-        if last_id <= self.broker.committed_id:
+        self._snapshot = Snapshot(self.broker, self.now_us())
+        self.go_on_with_snapshot()
+
+    def take_last_snapshot(self) -> None:
+        """Take a snapshot in one go: the broker is shutting down."""
+        self.later = None
+        self._drop_snapshot()
+        self.take_snapshot()
+
+    def go_on_with_snapshot(self) -> None:
+        """Take one turn's rows of the snapshot, and have the next turn called later."""
+        taken = self._snapshot
+        if taken is None or self._snapshot_is_taken:
+            return  # it was dropped: the log refused what it contains
+        is_complete = taken.go_on()
+        while not is_complete and self.later is None:
+            is_complete = taken.go_on()
+        if is_complete:
+            self._snapshot_is_taken = True
             self._save_snapshot()
+        elif self.later is not None:
+            self.later(self.go_on_with_snapshot)
         self.end_turn()
 
     def drain(self) -> None:
@@ -262,6 +333,25 @@ class Engine:
         if self.waiters.conditions:
             self.waiters.wake_true()
 
+    def permissions_changed(self, changed: list[Principal], gone: list[Principal]) -> int:
+        """Tell the connections of these principals; return how many were closed.
+
+        What those that are *gone* had open is closed, and the others are judged anew.
+        """
+        closed = 0
+        ended, altered = set(gone), set(changed)  # there may be thousands of each
+        for connection in list(self.connections):
+            principal = connection.principal
+            if principal is None:
+                continue
+            if principal in ended:
+                connection.revoke()
+                closed += 1
+            elif principal in altered:
+                connection.permissions_changed()
+        self.end_turn()
+        return closed
+
     def say_goodbye(self) -> None:
         """Tell every peer that the broker shuts down; what they give back is no attempt."""
         for connection in list(self.connections):
@@ -279,10 +369,20 @@ class Engine:
     # Inside.
 
     def _save_snapshot(self) -> None:
-        if self._snapshot is not None and self._log is not None:
-            last_id, data, needed_id = self._snapshot
-            self._log.save(last_id, data, needed_id)
+        """Hand a complete snapshot to the log, if everything in it is committed."""
+        taken = self._snapshot
+        if taken is None or taken.covered_id > self.broker.committed_id:
+            return
+        if self._log is not None:
+            # What is needed only grows, so at worst too little is deleted; but for a cursor,
+            # which may be opened at any offset.
+            needed_id = self.broker.cursors.needed_id(taken.needed_id)
+            self._log.save(taken.last_id, taken.parts(), needed_id)
+        self._drop_snapshot()
+
+    def _drop_snapshot(self) -> None:
         self._snapshot = None
+        self._snapshot_is_taken = False
 
     def _append(self, log: Log) -> None:
         # The group commit: while one batch is written, the records of the next accumulate.

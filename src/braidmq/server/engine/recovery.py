@@ -6,26 +6,36 @@ same state. Damaged records are another matter: with those the log refuses to op
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from braidmq.base.errors import LogPoisonedError
+from braidmq.base.ids import FIRST_ID
 from braidmq.broker import records, state
 from braidmq.broker.broker import Broker
+from braidmq.broker.delivery import recounts
+from braidmq.broker.delivery.recounts import Recount
 from braidmq.broker.settings import US_PER_MS, US_PER_S, Settings
+from braidmq.broker.times import Start
 from braidmq.server.config.config import Config, VibeConfig, delivery_for
 from braidmq.wal import snapshots
 from braidmq.wal.disk import Files
+from braidmq.wal.failures import failure_of
 from braidmq.wal.opening import Watch, unwatched
 from braidmq.wal.options import WalOptions
+from braidmq.wal.segment import damage
 from braidmq.wal.wal import Wal
+
+_NO_TOPIC: Final = b"\xff"
+"""The name of no topic: a read of it finds nothing but the gaps that a repair left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A broker, the log it was recovered from, and the files of invalid snapshots."""
+    """A broker, its log, the files of invalid snapshots, and the time at the start."""
 
     broker: Broker
     wal: Wal
     snapshots_rejected: list[str]
+    start: Start
 
 
 def settings_of(config: Config) -> Settings:
@@ -77,10 +87,13 @@ def recover(
 ) -> Recovered:
     """Return the broker as it was when its last record was committed.
 
-    *watch* is called with the progress through the log.
+    *now_us* is the system's time, which may be wrong: see `braidmq.broker.times`. *watch* is
+    called with the progress through the log.
 
     Raises:
-        DamagedLogError: Accepted data cannot be read.
+        DamagedLogError: Accepted data is not what was written, or is missing.
+        LogScarceError: There is no descriptor or memory for it now: try again.
+        LogFullError: The disk has no room for a new log, or to set a torn tail aside.
         LogPoisonedError: The disk failed.
     """
     broker = Broker(settings_of(config))
@@ -88,7 +101,7 @@ def recover(
     try:
         snapshot = snapshots.load(files, rejected)
     except OSError as error:
-        raise LogPoisonedError("reading the snapshots", str(error)) from error
+        raise failure_of("reading the snapshots", error) from error
     if snapshot is not None:
         state.restore(broker, snapshot.body)
     options = WalOptions(
@@ -108,6 +121,66 @@ def recover(
         clock=clock,
         watch=watch,
     )
-    # The clock may have been set back since: time in the log must not go back with it.
-    state.recovered(broker, wal.next_id, max(now_us, broker.latest_us))
-    return Recovered(broker, wal, rejected)
+    broker.topics.floor_id = wal.first_id
+    start = broker.times.judge(now_us, int(config.limits.downtime_max_s * US_PER_S))
+    state.recovered(broker, wal.next_id, start.now_us)
+    _check_places(broker, wal, options, is_newest=not rejected)
+    _recount(broker, wal)
+    if start.step_us:
+        broker.times.step(start.step_us, start.now_us)
+        broker.dedup.move(start.step_us)
+    wal.steps = broker.times
+    return Recovered(broker, wal, rejected, start)
+
+
+def counted(wal: Wal, wanted: list[Recount]) -> list[tuple[Recount, int]]:
+    """Return how many messages the log holds for each of *wanted*.
+
+    Raises:
+        LogError: The log cannot be read.
+    """
+    return [
+        (recount, wal.count(recount.topic, recount.ranges, priority=recount.priority))
+        for recount in wanted
+    ]
+
+
+def readers_place(broker: Broker) -> int:
+    """Return the lowest id that a subscription, a queue or a follower still needs.
+
+    A cursor may be opened at any offset, also at one that the log does not hold any more; its
+    reader is told. The others begin at the end of the log.
+    """
+    committed_id = broker.committed_id
+    return min(
+        broker.subscriptions.needed_id(committed_id),
+        broker.queues.needed_id(committed_id),
+        broker.followers.needed_id(committed_id),
+    )
+
+
+def _check_places(broker: Broker, wal: Wal, options: WalOptions, *, is_newest: bool) -> None:
+    """Refuse a log without a floor that begins behind what its readers still need.
+
+    A version before the floor may have lost its oldest segments, and nothing else tells. Not if
+    retention is forced, and not if the newest snapshot was invalid: an older one knows less of
+    how far its readers had come.
+    """
+    if not wal.recovered.floor_adopted or options.retention_force or not is_newest:
+        return
+    place = readers_place(broker)
+    if place < wal.first_id:
+        reason = "missing segment: a subscription or a queue has not passed it"
+        raise damage(place, (place, wal.first_id - 1), reason)
+
+
+def _recount(broker: Broker, wal: Wal) -> None:
+    """Correct the counts of queues after forced retention, or a repair."""
+    lost = [(0, wal.first_id - 1)] if wal.first_id > FIRST_ID else []
+    if wal.recovered.has_gaps:
+        found = wal.read(
+            wal.first_id - 1, topic=_NO_TOPIC, up_to=wal.committed_id, count_max=1, bytes_max=1
+        )
+        lost += found.gaps
+    for recount, count in counted(wal, recounts.wanted(broker.queues, lost)):
+        recount.apply(count)

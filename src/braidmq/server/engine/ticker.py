@@ -1,37 +1,15 @@
-"""The ticker: the one place that reads the clock, and the timers that drive the broker."""
+"""The ticker: the timers that drive the broker."""
 
 import asyncio
-import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
+
+from braidmq.server.engine.clock import Clock
 
 _US_PER_S: Final = 1_000_000
 _CHORES_S: Final = 1.0
 _RESOLUTION_S: Final = 0.005
 """Timers closer together than this are merged."""
-
-
-class Clock(Protocol):
-    """A time in microseconds since the epoch that never goes back."""
-
-    def now_us(self) -> int:
-        """Return the time."""
-
-
-class SystemClock:
-    """Wall time at the start, monotonic from there: setting the system clock has no effect.
-
-    It starts no earlier than the newest time in the log, so that times in the log do not
-    decrease over a restart either.
-    """
-
-    def __init__(self, not_before_us: int = 0) -> None:
-        wall_us = time.time_ns() // 1000
-        self._offset_us = max(wall_us, not_before_us) - time.monotonic_ns() // 1000
-
-    def now_us(self) -> int:
-        """Return the time."""
-        return self._offset_us + time.monotonic_ns() // 1000
 
 
 class Ticker:

@@ -1,21 +1,21 @@
 """Calls to the Flight endpoint: authentication, how many run at a time, and how they fail.
 
-Every call needs an API key. What a call holds while it runs (a stream, a stage, a scan of the
-log) is one of a few slots. A call without a slot waits for one: a peer that reads slowly must
-not make another fail.
+Every call needs an API key, and takes a place of `places` for what it does. A call that waits
+for its peer says so; `stalled` tells which have waited for too long.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Condition
+from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as fl
 import structlog
 
-from braidmq.base.errors import BraidError, NotAllowedError
+from braidmq.base.errors import BraidError, LogScarceError, NotAllowedError, QuotaError
+from braidmq.base.refusals import by_bound
 from braidmq.broker.authorize import Principal
 from braidmq.columnar.flight.failures import (
     EndpointFailedError,
@@ -25,12 +25,17 @@ from braidmq.columnar.flight.failures import (
     shortened,
 )
 from braidmq.server.engine.requests import SHUTTING_DOWN
+from braidmq.server.flight.places import Places
+from braidmq.wal.disk import SCARCE_ERRNOS
 
 CALLS_MAX: Final = 256
 """Calls at a time, each on a thread of its own; one more is told to try again."""
 
+CALLS_OWN: Final = 8
+"""Calls that every principal may have besides, however many others have."""
+
 STREAMS_MAX: Final = 32
-"""Reads at a time; each holds a batch or two, and its slot while its reader is slow."""
+"""Reads at a time; each holds a batch or two, and its place while its reader is slow."""
 
 STAGES_MAX: Final = 32
 """Stages that are written at a time. Apart from reads: one task may read and write."""
@@ -41,11 +46,11 @@ SCANS_MAX: Final = 2
 WORKERS_MAX: Final = 2
 """Batches that are made at a time: more threads would keep the event loop from the GIL."""
 
-SLOT_WAIT_S: Final = 1800.0
-"""How long a call waits for a slot; then it is told to try again."""
+STREAMS_OWN: Final = 2
+"""Reads, and stages, that every principal may have besides."""
 
-PEER_CHECK_S: Final = 0.5
-"""How often a waiting call checks its peer: Flight has no event for one that disconnects."""
+PROGRESS_BYTES_MIN: Final = 65_536
+"""A connection that moves this much for a call counts as progress, within a batch too."""
 
 RECOVERING: Final = "the broker is recovering its log"
 CALL: Final = "call"
@@ -54,6 +59,7 @@ CALL: Final = "call"
 _KINDS: Final[dict[type[BraidError], type[fl.FlightError]]] = {
     UnauthenticatedError: fl.FlightUnauthenticatedError,
     NotAllowedError: fl.FlightUnauthorizedError,
+    QuotaError: fl.FlightUnauthorizedError,
     UnavailableError: fl.FlightUnavailableError,
     EndpointFailedError: fl.FlightInternalError,
 }
@@ -61,6 +67,7 @@ _KINDS: Final[dict[type[BraidError], type[fl.FlightError]]] = {
 _log = structlog.get_logger(__name__)
 
 assert STREAMS_MAX + STAGES_MAX + SCANS_MAX < CALLS_MAX
+assert 2 * STREAMS_OWN <= CALLS_OWN
 
 
 @contextmanager
@@ -70,13 +77,23 @@ def flight_errors() -> Iterator[None]:
         yield
     except fl.FlightError:
         raise
+    except (LogScarceError, MemoryError) as error:
+        raise _as_flight_error(_scarcity(str(error))) from None
     except BraidError as error:
         raise _as_flight_error(error) from None
     except Exception as error:  # noqa: BLE001 - Flight would send the peer our traceback
+        if isinstance(error, OSError) and error.errno in SCARCE_ERRNOS:
+            raise _as_flight_error(_scarcity(error.strerror or str(error))) from None
         reason = f"{type(error).__name__}: {error}"
         _log.error("a Flight call failed", reason=reason)
         problem = EndpointFailedError("internal error; see the log of the broker")
         raise _as_flight_error(problem) from None
+
+
+def _scarcity(reason: str) -> UnavailableError:
+    return UnavailableError(
+        f"the broker has no descriptor or memory to spare ({reason}); try again"
+    )
 
 
 def _as_flight_error(error: BraidError) -> fl.FlightError:
@@ -86,61 +103,66 @@ def _as_flight_error(error: BraidError) -> fl.FlightError:
     return kind(shortened(str(error)), encode_failure(error))
 
 
-class Slots:
-    """A number of slots of one kind."""
+class Call(fl.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
+    """One call, its principal, and whether it waits for its peer."""
 
-    def __init__(self, kind: str, count_max: int, *, wait_s: float = SLOT_WAIT_S) -> None:
-        self._kind = kind
-        self._count_max = count_max
-        self._wait_s = wait_s
-        self._changed = Condition()
-        self._closing = False
-        self.taken = 0
+    def __init__(self, principal: Principal, completed: Callable[["Call"], None]) -> None:
+        self.principal = principal
+        self._version = principal.version
+        self._completed = completed
+        self._steps = 0
+        self._waits = True  # Flight waits for the first message of a stage before its handler
+        self._seen = (-1, 0)  # steps and bytes when it was last seen to move
+        self._seen_at = 0.0
+        self.moved: Callable[[], int] = _nothing
+        """Returns the bytes that the call's connection has moved."""
+
+        self.abort: Callable[[], None] | None = None
+        """Closes the call's connection, once that is known."""
+
+        self.left: Callable[[Call], None] = _do_nothing
+        """Is called at the end."""
+
+    def begins(self) -> None:
+        """Mark the call as one that its handler works on."""
+        self._waits = False
 
     @contextmanager
-    def one(self, is_gone: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Hold a slot, once one is free; *is_gone* says that the peer has gone.
-
-        Raises:
-            UnavailableError: There is none, the peer is gone, or the broker ends.
-        """
-        with self._changed:
-            checks = -(-self._wait_s // PEER_CHECK_S)  # rounded up
-            while not self._changed.wait_for(self._may_go_on, PEER_CHECK_S):
-                checks -= 1
-                if checks <= 0 or is_gone():
-                    problem = f"all {self._count_max} slots for {self._kind} are taken"
-                    raise UnavailableError(f"{problem}; try again")
-            if self._closing:
-                raise UnavailableError(SHUTTING_DOWN)
-            self.taken += 1
+    def peers_turn(self) -> Iterator[None]:
+        """Mark the block as one that waits for the peer: to read, or to send."""
+        self._steps += 1
+        self._waits = True
         try:
             yield
         finally:
-            with self._changed:
-                self.taken -= 1
-                self._changed.notify()
+            self._waits = False
 
-    def _may_go_on(self) -> bool:
-        return self._closing or self.taken < self._count_max
+    def stalled_s(self, now: float) -> float:
+        """Return for how long the peer has made no progress; 0 if it is not its turn.
 
-    def close(self) -> None:
-        """Refuse every call that waits, and every later one."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        Called again and again: what has happened since the last time is progress.
+        """
+        steps, moved = self._steps, self.moved()
+        if steps != self._seen[0] or moved - self._seen[1] >= PROGRESS_BYTES_MIN:
+            self._seen, self._seen_at = (steps, moved), now
+        return now - self._seen_at if self._waits else 0.0
 
+    def check_standing(self) -> None:
+        """Check that the principal is what it was when the call began.
 
-class Call(fl.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
-    """One call, and its principal."""
-
-    def __init__(self, principal: Principal, completed: Callable[[], None]) -> None:
-        self.principal = principal
-        self._completed = completed
+        Raises:
+            UnauthenticatedError: Its key was revoked.
+            UnavailableError: Its permissions changed; the call may be repeated.
+        """
+        if self.principal.gone:
+            raise UnauthenticatedError("the API key was revoked")
+        if self.principal.version != self._version:
+            raise UnavailableError("the permissions of the API key have changed; try again")
 
     def call_completed(self, exception: Exception | None) -> None:  # noqa: ARG002 - Flight's own
         """Count the call as ended, whatever its outcome."""
-        self._completed()
+        self.left(self)
+        self._completed(self)
 
 
 class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
@@ -148,14 +170,22 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
 
     def __init__(self, find: Callable[[str], Principal | None]) -> None:
         self._find = find
-        self._changed = Condition()
+        self._lock = Lock()
         self._closed = RECOVERING
-        self.count = 0
+        self._running: dict[Call, None] = {}
+        self._counts: Counter[str] = Counter()  # by the principal's name
         self.refused: Counter[str] = Counter()  # by reason
-        self.streams = Slots("reads", STREAMS_MAX)
-        self.stages = Slots("stages", STAGES_MAX)
-        self.scans = Slots("scans of the log", SCANS_MAX)
-        self.workers = Slots("batches", WORKERS_MAX)
+        self.streams = Places("reads", STREAMS_MAX, own=STREAMS_OWN, by_quota=True)
+        self.stages = Places("stages", STAGES_MAX, own=STREAMS_OWN, by_quota=True)
+        self.scans = Places("scans of the log", SCANS_MAX)
+        self.workers = Places("batches", WORKERS_MAX)
+        self.arrived: Callable[[Call, str], None] = _not_told
+        """Is told by which connection a call has come: the name of its peer's socket."""
+
+    @property
+    def count(self) -> int:
+        """How many calls run."""
+        return len(self._running)
 
     def open(self) -> None:
         """Accept calls."""
@@ -164,27 +194,36 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
     def close(self) -> None:
         """Accept no more calls, and refuse those that wait."""
         self._closed = SHUTTING_DOWN
-        for slots in (self.streams, self.stages, self.scans, self.workers):
-            slots.close()
+        for places in (self.streams, self.stages, self.scans, self.workers):
+            places.close()
 
     def give_memory_back(self) -> None:
         """Have Arrow's pool free what it does not need, once no call streams."""
         if not self.streams.taken and not self.stages.taken:
             pa.default_memory_pool().release_unused()
 
+    def stalled(self, now: float, limit_s: float) -> list[Call]:
+        """Return the calls whose peer has made no progress for *limit_s*."""
+        with self._lock:
+            running = list(self._running)
+        return [call for call in running if call.stalled_s(now) >= limit_s]
+
     def start_call(self, info: fl.CallInfo, headers: dict[str, list[Any]]) -> Call:  # noqa: ARG002 - Flight's own
         """Accept a call; runs on a thread of Flight."""
         with flight_errors():
             # First: a peer without a key learns nothing about the broker's state.
             principal = self._principal(headers)
-            with self._changed:
+            call = Call(principal, self._completed)
+            with self._lock:
                 if self._closed:
                     raise UnavailableError(self._closed)
-                if self.count >= CALLS_MAX:
+                if self.count >= CALLS_MAX and self._counts[principal.name] >= CALLS_OWN:
                     self.refused["flight_calls"] += 1
-                    raise UnavailableError(f"there are {CALLS_MAX} calls already; try again")
-                self.count += 1
-            return Call(principal, self._completed)
+                    problem = by_bound("try again: too many calls", CALLS_MAX, "at a time")
+                    raise UnavailableError(problem)
+                self._running[call] = None
+                self._counts[principal.name] += 1
+            return call
 
     def _principal(self, headers: dict[str, list[Any]]) -> Principal:
         given = [str(value) for value in headers.get("authorization", ())]
@@ -200,9 +239,24 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
         return principal
 
     def _refuse(self) -> None:
-        with self._changed:
+        with self._lock:
             self.refused["unauthenticated"] += 1
 
-    def _completed(self) -> None:
-        with self._changed:
-            self.count -= 1
+    def _completed(self, call: Call) -> None:
+        with self._lock:
+            del self._running[call]
+            self._counts[call.principal.name] -= 1
+            if not self._counts[call.principal.name]:
+                del self._counts[call.principal.name]
+
+
+def _not_told(_call: Call, _peer: str) -> None:
+    """Do nothing, until the listener says which connections there are."""
+
+
+def _nothing() -> int:
+    return 0
+
+
+def _do_nothing(_call: Call) -> None:
+    """Do nothing: the call's connection is not known."""

@@ -6,22 +6,19 @@ module loads pyarrow, which takes memory: the daemon does so only if the endpoin
 
 import asyncio
 import os
-import socket
-import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from ssl import OP_NO_RENEGOTIATION, TLSVersion
 
-import pyarrow as pa
+import structlog
 
-from braidmq.base.errors import AddressInUseError
 from braidmq.broker.authorize import Principal
-from braidmq.server.config.config import FlightConfig
+from braidmq.server.config.config import FlightConfig, LimitsConfig
 from braidmq.server.cursors import Cursors
 from braidmq.server.engine.engine import Engine
 from braidmq.server.flight.calls import Calls
+from braidmq.server.flight.front import Front, Inner, Visitor
 from braidmq.server.flight.reading import Reading
 from braidmq.server.flight.service import FlightService
 from braidmq.server.flight.writing import Writing
@@ -29,22 +26,26 @@ from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
 from braidmq.server.strands.listeners import OpenConnection
 from braidmq.transport.binding import bind_tcp, shown
+from braidmq.transport.door import Door
 from braidmq.transport.tls import server_context
 
-SILENCE_S: Final = 60
-"""TCP keepalive: a peer that is silent for this long is probed."""
-
-_DESCRIPTORS: Final = Path("/dev/fd")
-_FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
+_log = structlog.get_logger(__name__)
 
 
 class FlightListener:
-    """The endpoint's address and its service, which accepts calls from `start` on."""
+    """The endpoint's address and its service, which accepts connections from `start` on."""
 
     strand = "flight"
 
     def __init__(
-        self, config: FlightConfig, data_dir: Path, find: Callable[[str], Principal | None]
+        self,
+        config: FlightConfig,
+        limits: LimitsConfig,
+        *,
+        door: Door,
+        connections_max: int,
+        data_dir: Path,
+        find: Callable[[str], Principal | None],
     ) -> None:
         """Bind the address.
 
@@ -52,50 +53,64 @@ class FlightListener:
             AddressInUseError: The address cannot be bound.
             ConfigError: The certificate or its key cannot be used.
         """
-        certificates = None
-        scheme = "grpc"
+        tls = None
         if config.tls_cert is not None and config.tls_key is not None:
-            server_context(self.strand, config.tls_cert, config.tls_key)  # for its error texts
-            certificates = [(config.tls_cert.read_bytes(), config.tls_key.read_bytes())]
-            scheme = "grpc+tls"
-        # gRPC does not say why it cannot bind; this raises the reason.
-        # Another program may take the port before gRPC binds it; then the text below is used.
-        bind_tcp(self.strand, config.host, config.port).close()
+            tls = server_context(self.strand, config.tls_cert, config.tls_key)
+            tls.minimum_version = TLSVersion.TLSv1_2  # for the clients of gRPC that have no 1.3
+            tls.options |= OP_NO_RENEGOTIATION
+            tls.set_alpn_protocols(["h2"])
+        self._config = config
+        self._limits = limits
+        self._engine: Engine | None = None
+        self._writing: Writing | None = None
+        self._bound = bind_tcp(self.strand, config.host, config.port)
+        # The scheme is shown only where the default would be wrong.
+        port = self._bound.getsockname()[1]
+        self.address = ("" if tls is None else "grpc+tls://") + shown(config.host, port)
         # gRPC would write a line to stderr, our log, for each peer that does not speak Flight.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self.calls = Calls(find)
-        self.refused: Counter[str] = self.calls.refused  # calls, by reason
+        self.refused: Counter[str] = self.calls.refused  # connections and calls, by reason
+        inner = Inner()
         try:
             self._service = FlightService(
-                f"{scheme}://{config.address}",
-                self.calls,
-                Reading(data_dir),
-                certificates=certificates,
+                f"grpc+unix://{inner.path}", self.calls, Reading(data_dir)
             )
-        except (pa.ArrowException, OSError):
-            reason = "the address cannot be bound"
-            raise AddressInUseError(self.strand, config.address, reason) from None
-        # The scheme is shown only where the default would be wrong.
-        prefix = "" if certificates is None else f"{scheme}://"
-        self.address = prefix + shown(config.host, self._service.port)
-        self._writing: Writing | None = None
-        _notice_vanished_peers(self._service.port)
+            inner.hide()
+        except BaseException:
+            self._bound.close()
+            inner.remove()
+            raise
+        self._front = Front(
+            inner,
+            door=door,
+            connections_max=connections_max,
+            handshake_timeout_s=limits.handshake_timeout_s,
+            tls=tls,
+            refused=self.refused,
+        )
+        self._front.welcome = self._welcome
+        self.calls.arrived = self._front.arrived
 
     def __len__(self) -> int:
-        return self.calls.count
+        return self.calls.count  # clients keep connections between calls
 
     def attach(self, cursors: Cursors, stages: Stages, sink: Sink) -> None:
         """Set what handles changes; on the event loop, before `start`."""
         self._writing = Writing(cursors, stages, sink)
         self._service.attach(self._writing)
 
-    async def start(self, engine: Engine) -> None:  # noqa: ARG002 - see `attach`
-        """Answer calls."""
+    async def start(self, engine: Engine) -> None:
+        """Accept connections, and answer calls."""
         assert self._writing is not None
+        self._engine = engine
         self.calls.open()
+        self._front.start(self._bound)
 
     def stop_accepting(self) -> None:
-        """Accept no more calls; streams end with their next batch."""
+        """Accept no more connections and calls; streams end with their next batch."""
+        self._front.stop_accepting()
+        self._bound.close()
         self.calls.close()
 
     def close_connections(self) -> None:
@@ -103,53 +118,64 @@ class FlightListener:
 
     def abort_connections(self) -> None:
         """Close every connection at once."""
-        _shut(self._service.port)
+        for visitor in self._front.visitors():
+            visitor.relayed.abort()
 
     def close_idle(self) -> None:
-        """Do nothing: a connection without a call costs next to nothing."""
+        """End the calls whose peer makes no progress, and close idle connections."""
+        now = asyncio.get_running_loop().time()
+        if self._config.stall_timeout_s > 0:
+            self._end_stalled(now, self._config.stall_timeout_s)
+        if self._limits.idle_timeout_s > 0:
+            for visitor in self._front.visitors():
+                is_idle = visitor.silent_s(now) >= self._limits.idle_timeout_s
+                if is_idle and not visitor.calls:
+                    self.refused["idle"] += 1
+                    visitor.relayed.abort()
+
+    def _end_stalled(self, now: float, limit_s: float) -> None:
+        silent = [one for one in self._front.visitors() if one.silent_s(now) >= limit_s]
+        for call in self.calls.stalled(now, limit_s):
+            self.refused["flight_stalled"] += 1
+            _log.warning(
+                f"a Flight call made no progress for {limit_s:g} s, so its connection is "
+                "closed; flight.stall_timeout_s is the limit",
+                principal=call.principal.name,
+            )
+            if call.abort is not None:
+                call.abort()
+                continue
+            # It has not sent enough for its handler to begin, so its connection is not known:
+            # it is one of those of its principal that carry no other call.
+            for visitor in silent:
+                if visitor.principal == call.principal.name and not visitor.calls:
+                    visitor.relayed.abort()
 
     def open_connections(self) -> list[OpenConnection]:
-        """Return nothing: gRPC does not expose its connections."""
-        return []
+        """Return the open connections."""
+        return [
+            OpenConnection(
+                number=one.number,
+                strand=self.strand,
+                peer=one.peer,
+                principal=one.principal,
+                since_us=one.since_us,
+                subscriptions=0,
+                in_bytes=one.relayed.up.moved,
+                out_bytes=one.relayed.down.moved,
+                close=one.relayed.abort,
+            )
+            for one in self._front.visitors()
+        ]
+
+    def _welcome(self, visitor: Visitor) -> None:
+        assert self._engine is not None
+        visitor.number = self._engine.next_number()
+        visitor.since_us = self._engine.now_us()
 
     async def close(self) -> None:
         """Shut the service and its threads down, after its connections were aborted."""
         if self._writing is not None:
             self._writing.close()
+        await asyncio.to_thread(self._front.close)
         await asyncio.to_thread(self._service.shutdown)
-
-
-def sockets_of(port: int) -> Iterator[socket.socket]:
-    """Yield our sockets on *port*: the listening one, and the connections to it.
-
-    gRPC does not expose them; the process's file descriptors are the only way to find them. A
-    UDP socket may have the same number as a port, and is not ours.
-    """
-    for path in list(_DESCRIPTORS.iterdir()):
-        with suppress(OSError):  # it was closed meanwhile
-            if not stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(int(path.name))) as found:
-                is_tcp = found.family in _FAMILIES and found.type == socket.SOCK_STREAM
-                if is_tcp and found.getsockname()[1] == port:
-                    yield found
-
-
-def _notice_vanished_peers(port: int) -> None:
-    """Enable keepalive, so that connections to vanished peers end; they inherit it."""
-    for listening in sockets_of(port):
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_S)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENCE_S)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2 * SILENCE_S * 1000)
-
-
-def _shut(port: int) -> None:
-    """Shut the connections to *port*.
-
-    Flight's shutdown waits for its calls, and a call may wait for a peer that reads no more.
-    """
-    for connection in sockets_of(port):
-        with suppress(OSError):
-            connection.getpeername()  # fails on the listening socket, which must stay open
-            connection.shutdown(socket.SHUT_RDWR)

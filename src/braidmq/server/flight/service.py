@@ -1,7 +1,8 @@
 """The Arrow Flight service: reads as streams, everything else as actions.
 
-Its methods are called on Flight's threads, one for each call. They decode the request, take a
-slot and translate errors; `reading` and `writing` do the work.
+Its methods are called on Flight's threads, one for each call. They say which connection a call
+came by, decode the request, take a place and translate errors; `reading` and `writing` do the
+work.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ from braidmq.columnar.flight.failures import BrokenStreamError
 from braidmq.columnar.flight.requests import BadRequestError, Message, decode, encode
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches
-from braidmq.server.flight.calls import CALL, Calls, flight_errors
+from braidmq.server.flight.calls import CALL, Call, Calls, flight_errors
 from braidmq.server.flight.reading import Reading
 from braidmq.server.flight.writing import Writing
 
@@ -67,8 +68,16 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
         }
         assert self._scans.keys() | self._changes.keys() == requests.ACTIONS.keys()
 
-    def list_actions(self, _context: fl.ServerCallContext) -> list[tuple[str, str]]:
+    def _call(self, context: fl.ServerCallContext) -> Call:
+        # The first thing that a handler does: from here on the connection may send more.
+        call: Call = context.get_middleware(CALL)
+        call.begins()
+        self._calls.arrived(call, context.peer())
+        return call
+
+    def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
         """Return every action with the first line of its documentation."""
+        self._call(context)
         return [
             (name, (kind.__doc__ or "").partition("\n")[0])
             for name, kind in requests.ACTIONS.items()
@@ -77,39 +86,40 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> Iterator[bytes]:
         """Run an action and return its answers."""
         with flight_errors():
+            call = self._call(context)
             kind = requests.ACTIONS.get(action.type)
             if kind is None:
                 raise BadRequestError(f"there is no action {action.type[:64]!r}")
             body = action.body
             request = decode(kind, b"" if body is None else memoryview(body))
-            principal = context.get_middleware(CALL).principal
+            principal = call.principal
             if action.type in self._changes:
                 answers = _all(self._changes[action.type](principal, request))
             else:
-                with self._calls.scans.one(context.is_cancelled):
+                with self._calls.scans.one(principal, context.is_cancelled):
                     answers = _all(self._scans[action.type](principal, request))
-            return iter([encode(answer) for answer in answers])
+            return _sent(call, [encode(answer) for answer in answers])
 
     def list_flights(
         self, context: fl.ServerCallContext, criteria: bytes
     ) -> Iterator[fl.FlightInfo]:
         """Return each topic with its counts; the criteria may be a TopicCountsRequest."""
         with flight_errors():
+            call = self._call(context)
             request = decode(requests.TopicCountsRequest, criteria)
-            principal = context.get_middleware(CALL).principal
-            with self._calls.scans.one(context.is_cancelled):
-                pages = list(self._reading.topic_counts(principal, request))
+            with self._calls.scans.one(call.principal, context.is_cancelled):
+                pages = list(self._reading.topic_counts(call.principal, request))
             counts = {name: count for page in pages for name, count in page.counts.items()}
-            return iter([_topic_info(request, name, *counts[name]) for name in counts])
+            return _sent(call, [_topic_info(request, name, *counts[name]) for name in counts])
 
     def get_flight_info(
         self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor
     ) -> fl.FlightInfo:
         """Return the parts of a range, each with the ticket that reads it."""
         with flight_errors():
+            principal = self._call(context).principal
             request = _described(descriptor)
-            principal = context.get_middleware(CALL).principal
-            with self._calls.scans.one(context.is_cancelled):
+            with self._calls.scans.one(principal, context.is_cancelled):
                 cut = self._reading.cut(principal, _as_cut(request))
                 schema = self._reading.batches(principal, request, []).schema
             # Estimated before they are made: each ticket is the request with other ids.
@@ -131,39 +141,48 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
     ) -> fl.SchemaResult:
         """Return the columns of a read."""
         with flight_errors():
-            principal = context.get_middleware(CALL).principal
+            principal = self._call(context).principal
             schema = self._reading.batches(principal, _described(descriptor), []).schema
             return fl.SchemaResult(schema)
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.GeneratorStream:
         """Return the rows of a read."""
         with flight_errors():
+            call = self._call(context)
             request = decode(requests.ReadRequest, ticket.ticket)
-            principal = context.get_middleware(CALL).principal
             losses: list[Loss] = []
-            found = self._reading.batches(principal, request, losses)
-            return fl.GeneratorStream(found.schema, self._rows(context, found, losses))
+            found = self._reading.batches(call.principal, request, losses)
+            rows = self._rows(context, call, found, losses)
+            return fl.GeneratorStream(found.schema, rows)
 
     def _rows(
-        self, context: fl.ServerCallContext, found: Batches, losses: list[Loss]
+        self, context: fl.ServerCallContext, call: Call, found: Batches, losses: list[Loss]
     ) -> Iterator[Any]:
-        # A generator that is never begun is never ended, so the slot is taken inside.
+        # A generator that is never begun is never ended, so the place is taken inside.
         try:
-            with flight_errors(), self._calls.streams.one(context.is_cancelled):
+            with (
+                flight_errors(),
+                self._calls.streams.one(call.principal, context.is_cancelled),
+            ):
                 rows = 0
-                while (batch := self._next(context, found)) is not None:
+                while (batch := self._next(context, call, found)) is not None:
                     rows += len(batch)
-                    yield batch
+                    with call.peers_turn():
+                        yield batch
                 # The end is marked: to the client a connection that breaks looks like a stream
                 # that has ended.
                 lost = [requests.LostIds(*loss) for loss in losses]
                 nothing = pa.RecordBatch.from_pylist([], schema=found.schema)
-                yield nothing, encode(requests.EndOfRead(rows, lost))
+                with call.peers_turn():
+                    yield nothing, encode(requests.EndOfRead(rows, lost))
         finally:
             self._calls.give_memory_back()
 
-    def _next(self, context: fl.ServerCallContext, found: Batches) -> pa.RecordBatch | None:
-        with self._calls.workers.one(context.is_cancelled):
+    def _next(
+        self, context: fl.ServerCallContext, call: Call, found: Batches
+    ) -> pa.RecordBatch | None:
+        with self._calls.workers.one(call.principal, context.is_cancelled):
+            call.check_standing()
             return next(found, None)
 
     def do_put(
@@ -175,18 +194,20 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
     ) -> None:
         """Store rows as a stage and send its id; a stage whose id cannot be sent is dropped."""
         with flight_errors():
+            call = self._call(context)
             if descriptor.descriptor_type != fl.DescriptorType.CMD:
                 raise BadRequestError("a stage is written with a command, a StageRequest")
             request = decode(requests.StageRequest, descriptor.command)
-            principal = context.get_middleware(CALL).principal
+            principal = call.principal
             assert self._writing is not None
             try:
-                with self._calls.stages.one(context.is_cancelled):
-                    stage = self._writing.stage(principal, request.topic, reader)
+                with self._calls.stages.one(principal, context.is_cancelled):
+                    stage = self._writing.stage(call, request.topic, reader)
             finally:
                 self._calls.give_memory_back()
             try:
-                writer.write(encode(stage))
+                with call.peers_turn():
+                    writer.write(encode(stage))
             except (pa.ArrowException, OSError):
                 self._writing.drop(principal, stage)
                 raise BrokenStreamError("the client disconnected while staging") from None
@@ -195,6 +216,13 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
         """Refuse: there is nothing to exchange."""
         with flight_errors():
             raise BadRequestError("DoExchange is not offered")
+
+
+def _sent(call: Call, answers: list[Any]) -> Iterator[Any]:
+    """Yield the answers to a peer that may be slow to take them."""
+    for answer in answers:
+        with call.peers_turn():
+            yield answer
 
 
 def _all(answers: Message | Iterable[Message]) -> list[Message]:

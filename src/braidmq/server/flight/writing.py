@@ -20,6 +20,7 @@ from braidmq.columnar.flight.requests import BadRequestError, decode
 from braidmq.server.cursors import Cursors
 from braidmq.server.engine.requests import SHUTTING_DOWN
 from braidmq.server.engine.requests import UnavailableError as EngineUnavailableError
+from braidmq.server.flight.calls import Call
 from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
 
@@ -95,10 +96,11 @@ class Writing:
         return requests.Done()
 
     def stage(
-        self, principal: Principal, topic: str | None, reader: fl.MetadataRecordBatchReader
+        self, call: Call, topic: str | None, reader: fl.MetadataRecordBatchReader
     ) -> requests.Stage:
         """Store the rows of a stream, if it is complete."""
-        return self._stages.write(principal, topic, reader.schema, sent_batches(reader))
+        batches = sent_batches(call, reader)
+        return self._stages.write(call.principal, topic, reader.schema, batches)
 
     def drop(self, principal: Principal, stage: requests.Stage) -> None:
         """Drop a stage whose writer never learned of it."""
@@ -122,7 +124,7 @@ class Writing:
                 self._pending.discard(future)
 
 
-def sent_batches(reader: fl.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
+def sent_batches(call: Call, reader: fl.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
     """Yield the batches that a peer sends, verified, up to the mark that ends them.
 
     Raises:
@@ -132,7 +134,8 @@ def sent_batches(reader: fl.MetadataRecordBatchReader) -> Iterator[pa.RecordBatc
     rows = 0
     while True:
         try:
-            batch, mark = reader.read_chunk()
+            with call.peers_turn():
+                batch, mark = reader.read_chunk()
         except StopIteration:
             # A connection that breaks looks the same as a peer that has nothing more to send.
             raise BrokenStreamError(f"the stream broke off after {rows} rows") from None

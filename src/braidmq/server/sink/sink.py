@@ -12,18 +12,21 @@ from typing import Final
 
 import structlog
 
+from braidmq.base import refusals
 from braidmq.base.errors import (
     BraidError,
     ConfigError,
     DamagedStageError,
     LogFullError,
     NotAllowedError,
+    QuotaError,
 )
 from braidmq.base.ids import ID_MAX
 from braidmq.base.limits import MIB
 from braidmq.broker.authorize import ADMIN, Principal, authorize
 from braidmq.broker.broker import Broker
-from braidmq.broker.sinks import NAME_BYTES_MAX, STAGES_MAX, Intent, Row
+from braidmq.broker.quotas import TOPIC_NAME_BYTES, TOPICS, refusal
+from braidmq.broker.sinks import NAME_BYTES_MAX, QUERIES_MAX, STAGES_MAX, Intent, Row
 from braidmq.columnar.flight.requests import SinkCommit, SinkKey
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.requests import FindEngine, UnavailableError, changing
@@ -38,6 +41,8 @@ CHUNK_BYTES: Final = MIB
 
 CARE_S: Final = 3600.0
 """How often old stages are expired, and a batch that failed is tried again."""
+
+_NAMING: Final = (TOPICS, TOPIC_NAME_BYTES)
 
 _log = structlog.get_logger(__name__)
 
@@ -88,6 +93,7 @@ class Sink:
             ConfigError: The key is invalid, or there are too many stages.
             UnknownStageError: A stage does not exist, or no longer.
             NotAllowedError: A stage or the query belongs to another principal.
+            QuotaError: The rows would make more topics than *principal* may have.
             LogFullError: The log has no room. Nothing was changed.
             UnavailableError: Not now; it is unknown whether the batch was begun.
         """
@@ -166,13 +172,18 @@ class Sink:
     ) -> Intent:
         async with self._choosing:
             stages = await asyncio.to_thread(self._with_rows, principal, ids)
+            # Before the intent: one that waited for a quota would stop the batches of others.
+            await asyncio.to_thread(
+                check_new_topics, engine.broker, principal, self._stages, ids
+            )
             self._chosen = set(ids)
         sinks = engine.broker.sinks
         changing(engine)  # asked again: reading the stages took a while
         if engine.log_is_full:
             raise LogFullError
         if not sinks.has_room(key.query, key.sink, key.batch):
-            raise UnavailableError("the broker remembers too many queries")
+            what = "the broker remembers too many queries"
+            raise UnavailableError(refusals.by_bound(what, QUERIES_MAX, "in one broker"))
         return sinks.begin(principal.name, key.query, key.sink, key.batch, stages)
 
     def _with_rows(self, principal: Principal, ids: list[str]) -> list[tuple[bytes, int]]:
@@ -310,6 +321,37 @@ class _Chunk:
         return rows
 
 
+def check_new_topics(
+    broker: Broker, principal: Principal, stages: Stages, ids: Iterable[str]
+) -> None:
+    """Check that the topics that stages would make are within the principal's quotas.
+
+    On a thread: of the broker it only reads what cannot be half changed.
+
+    Raises:
+        QuotaError: They are not.
+    """
+    account = broker.topics.accounts.of(principal.name)
+    rooms = [principal.quotas.limit(quota) - account.used(quota) for quota in _NAMING]
+    sums = [stages.names_of(stage_id) for stage_id in ids]
+    said = all(count >= 0 for counts in sums for count in counts)
+    totals = map(sum, zip(*sums, strict=True))
+    if said and all(total <= room for total, room in zip(totals, rooms, strict=False)):
+        return  # even if all names were new
+    made: set[str] = set()
+    sizes = 0
+    for stage_id in ids:
+        for names in stages.topics_of(stage_id):
+            new = [n for n in names if n not in made and broker.topics.find(n) is None]
+            made.update(new)
+            sizes += sum(len(name.encode()) for name in new)
+            for quota, needed, room in zip(_NAMING, (len(made), sizes), rooms, strict=True):
+                if needed > room and new:
+                    limit = principal.quotas.limit(quota)
+                    broker.topics.accounts.refused[quota] += 1
+                    raise QuotaError(refusal(quota, limit, principal.name))
+
+
 def room_for(broker: Broker, topic_name: str) -> Callable[[], bool]:
     """Return a condition that holds once a row that was not accepted is worth another try.
 
@@ -349,4 +391,5 @@ def _judge(key: SinkKey, ids: list[str]) -> None:
     if not 0 <= key.batch <= ID_MAX:
         raise ConfigError("batch", f"{key.batch} must be a number from 0 to {ID_MAX}")
     if len(ids) > STAGES_MAX:
-        raise ConfigError("stages", f"{len(ids)} are too many, at most {STAGES_MAX}")
+        problem = refusals.by_bound(f"{len(ids)} are too many", STAGES_MAX, "in one batch")
+        raise ConfigError("stages", problem)

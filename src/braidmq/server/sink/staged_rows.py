@@ -62,6 +62,8 @@ class RowJudge:
         self, schema: pa.Schema, topic: str | None, may_publish: Callable[[str], bool]
     ) -> None:
         self.rows = 0
+        self.topics = 0  # names so far; one that was judged again counts twice
+        self.name_bytes = 0
         self._may_publish = may_publish
         self._topic = topic
         self._judged: set[str] = set()
@@ -125,6 +127,8 @@ class RowJudge:
         if len(self._judged) >= TOPICS_JUDGED_MAX:
             self._judged.clear()
         self._judged.add(name)
+        self.topics += 1
+        self.name_bytes += len(name.encode())
 
     def _values(self, column: pa.Array) -> pa.Array:
         if column.null_count:

@@ -6,9 +6,10 @@
     +--------+-------+-------+-----+-----+---------+--------+-----+-------+
     `-------- an Arrow IPC stream --------'   JSON     u32     u32  "BRAIDSTG"
 
-The trailer holds the owner, the time of creation, and offset, rows and CRC-32C of each batch;
-`crc` is its own. A file gets its final name only when all of it is on the disk. Methods may be
-called on any thread; nothing here knows about commits, or an event loop.
+The trailer holds the owner, the time of creation, offset, rows and CRC-32C of each batch, and
+the topics, which are judged again when the stage is committed; `crc` is its own. A file gets
+its final name only when all of it is on the disk. Methods may be called on any thread; nothing
+here knows about commits, or an event loop.
 """
 
 import secrets
@@ -24,6 +25,7 @@ import msgspec
 import pyarrow as pa
 
 from braidmq.base.errors import (
+    NO_SPACE,
     DamagedStageError,
     LogFullError,
     NotAllowedError,
@@ -34,7 +36,8 @@ from braidmq.broker.authorize import ADMIN, PUBLISH, Principal, authorize
 from braidmq.broker.sinks import STAGE_ID_BYTES, Row
 from braidmq.columnar.flight.requests import Stage
 from braidmq.server.sink.staged_rows import SCHEMA, RowJudge
-from braidmq.wal.disk import FULL_ERRNOS, File, Files, read_all, write_all
+from braidmq.wal.disk import PASSING_ERRNOS, File, Files, read_all, write_all
+from braidmq.wal.failures import failure_of
 
 STAGES_DIR: Final = "stages"
 
@@ -46,6 +49,9 @@ BATCH_BYTES: Final = MIB
 
 FREE_BYTES_MIN: Final = 64 * MIB
 """Free space that stages leave on the disk: the log needs it more."""
+
+TOPICS_KEPT_MAX: Final = 1_000
+"""Topics that a trailer lists; for a stage with more, its rows are read."""
 
 LIFE_US: Final = 24 * 3600 * 1_000_000
 """A stage that is not committed after a day is abandoned."""
@@ -72,6 +78,9 @@ class Trailer(msgspec.Struct, frozen=True):
     principal: str
     created_us: int
     pieces: list[BatchAt]
+    topics: int = -1  # how many names its rows have, or a few more; -1: an earlier version's
+    name_bytes: int = -1  # and their length
+    names: list[str] | None = None  # None: too many to list, or an earlier version's
 
     @property
     def rows(self) -> int:
@@ -98,14 +107,23 @@ class _RowIndex:
 class Stages:
     """The stages of one data directory."""
 
-    def __init__(self, files: Files, *, now_us: Callable[[], int]) -> None:
+    def __init__(self, files: Files, *, now_us: Callable[[], int], step_us: int = 0) -> None:
         self._files = files
+        self._step_us = step_us  # what a wrong clock added to the age of those that are there
         self._now_us = now_us
         self._lock = threading.Lock()
         self._writing: set[str] = set()
         self._row_index: _RowIndex | None = None  # of the stage that was read last
-        files.make_dir(STAGES_DIR)
-        files.sync_dir("")
+        self._has_directory = False
+        # On a full disk it has to wait for the first stage; the broker does not wait for it.
+        with suppress(OSError):
+            self._make_directory()
+        self._found = frozenset(files.list_dir(STAGES_DIR)) if step_us else frozenset()
+
+    def _make_directory(self) -> None:
+        self._files.make_dir(STAGES_DIR)
+        self._files.sync_dir("")
+        self._has_directory = True
 
     # For clients that write rows.
 
@@ -131,10 +149,10 @@ class Stages:
         with self._lock:
             self._writing.add(stage_id)
         try:
-            self._write(stage_id, principal, map(judge.staged, batches))
+            self._write(stage_id, principal, judge, map(judge.staged, batches))
         except OSError as error:
-            if error.errno in FULL_ERRNOS:
-                raise LogFullError from error
+            if error.errno in PASSING_ERRNOS:
+                raise failure_of("writing a stage", error) from error
             raise
         finally:
             with self._lock:
@@ -157,13 +175,33 @@ class Stages:
 
         Raises:
             UnknownStageError: There is no such stage.
-            NotAllowedError: It belongs to another principal.
+            NotAllowedError: It belongs to another principal, or holds a row for a topic that
+                *principal* may not publish to, or no longer.
             DamagedStageError: It cannot be read.
         """
         trailer = self._trailer(stage_id)
         if not _owns(principal, trailer):
             raise NotAllowedError("commit stage", stage_id)
+        for topics in self._topics_of(stage_id, trailer):
+            for topic in topics:
+                if not authorize(principal, PUBLISH, topic):
+                    raise NotAllowedError(PUBLISH, topic)
         return trailer.rows
+
+    def names_of(self, stage_id: str) -> tuple[int, int]:
+        """Return how many topics its rows have at most, and the bytes of their names.
+
+        Each is -1 if the stage does not say. Raises as :meth:`rows_of`.
+        """
+        trailer = self._trailer(stage_id)
+        return trailer.topics, trailer.name_bytes
+
+    def topics_of(self, stage_id: str) -> Iterator[list[str]]:
+        """Yield the topics of its rows, some at a time, each perhaps more than once.
+
+        Raises as :meth:`read`.
+        """
+        yield from self._topics_of(stage_id, self._trailer(stage_id))
 
     def read(
         self,
@@ -219,20 +257,27 @@ class Stages:
                 self._remove_unfinished(stage_id)
             elif dot + suffix == _SUFFIX and stage_id not in in_use:
                 with suppress(UnknownStageError, DamagedStageError):
-                    if self._trailer(stage_id).created_us < oldest_us:
+                    moved_us = self._step_us if name in self._found else 0
+                    if self._trailer(stage_id).created_us + moved_us < oldest_us:
                         expired.append(stage_id)
         return self.remove(expired)
 
     # Inside.
 
     def _write(
-        self, stage_id: str, principal: Principal, batches: Iterator[pa.RecordBatch]
+        self,
+        stage_id: str,
+        principal: Principal,
+        judge: RowJudge,
+        batches: Iterator[pa.RecordBatch],
     ) -> None:
         unfinished = _path(stage_id) + _UNFINISHED
+        if not self._has_directory:
+            self._make_directory()
         try:
             file = self._files.open(unfinished, write=True, create=True)
             try:
-                self._fill(file, principal, batches)
+                self._fill(file, principal, judge, batches)
                 file.fsync()  # before the rename: a name must never belong to half a stage
             finally:
                 file.close()
@@ -244,20 +289,32 @@ class Stages:
         self._files.sync_dir(STAGES_DIR)
 
     def _fill(
-        self, file: File, principal: Principal, batches: Iterator[pa.RecordBatch]
+        self,
+        file: File,
+        principal: Principal,
+        judge: RowJudge,
+        batches: Iterator[pa.RecordBatch],
     ) -> None:
         head = SCHEMA.serialize().to_pybytes()
         write_all(file, head, 0)
         at = len(head)
         pieces: list[BatchAt] = []
+        topics: set[str] = set()
         for batch in _pieces(batches):
+            if len(topics) <= TOPICS_KEPT_MAX:
+                topics.update(batch.column("topic").unique().to_pylist())
             data = batch.serialize().to_pybytes()
             if self._files.free_bytes() < FREE_BYTES_MIN + len(data):
-                raise LogFullError("no room for a stage on the log's disk")
+                raise LogFullError(f"no room for a stage: {NO_SPACE}")
             write_all(file, data, at)
             pieces.append(BatchAt(at, len(data), len(batch), google_crc32c.value(data)))
             at += len(data)
-        trailer = msgspec.json.encode(Trailer(principal.name, self._now_us(), pieces))
+        kept = sorted(topics) if len(topics) <= TOPICS_KEPT_MAX else None
+        trailer = msgspec.json.encode(
+            Trailer(
+                principal.name, self._now_us(), pieces, judge.topics, judge.name_bytes, kept
+            )
+        )
         tail = (
             len(trailer).to_bytes(4, "little")
             + google_crc32c.value(trailer).to_bytes(4, "little")
@@ -274,6 +331,14 @@ class Stages:
         if trailer is None:
             raise DamagedStageError(stage_id, "its trailer is missing or fails its checksum")
         return trailer
+
+    def _topics_of(self, stage_id: str, trailer: Trailer) -> Iterator[list[str]]:
+        """Yield the topics of a stage in parts; a topic may be in several."""
+        if trailer.names is not None:
+            yield trailer.names
+            return
+        for piece in trailer.pieces:
+            yield self._batch(stage_id, piece).column("topic").unique().to_pylist()
 
     def _batch(self, stage_id: str, piece: BatchAt) -> pa.RecordBatch:
         file = self._open(stage_id)
@@ -294,6 +359,10 @@ class Stages:
             return self._files.open(_path(stage_id), write=False, create=False)
         except FileNotFoundError:
             raise UnknownStageError(stage_id) from None
+        except OSError as error:
+            if error.errno in PASSING_ERRNOS:
+                raise failure_of("reading a stage", error) from error
+            raise
 
     def _remove_unfinished(self, stage_id: str) -> None:
         # A client may be writing it at this moment, on another thread.

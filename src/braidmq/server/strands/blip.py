@@ -14,7 +14,7 @@ from librt.strings import BytesWriter
 from braidmq.broker import admission
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
 from braidmq.broker.broker import UNKNOWN, WAIT
-from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, Consumer
+from braidmq.broker.delivery.subscriptions import Consumer
 from braidmq.broker.topics import Message, Topic
 from braidmq.server.engine.connection import (
     TOPICS_REMEMBERED_MAX,
@@ -32,6 +32,7 @@ from braidmq.wire.errors import WireError
 if TYPE_CHECKING:
     from braidmq.server.engine.engine import Engine
 
+UNFINISHED_FRAME: Final = "frame refused"
 REFUSAL_TEXT_MAX: Final = 200
 """Characters of the text in a NACK, which is one short line."""
 
@@ -39,6 +40,9 @@ DURABLE_PUBLISH_FAILED: Final = "durable publish failed"
 PUBLISH_FAILED: Final = "publish failed"
 SUBSCRIBE_FAILED: Final = "subscribe failed"
 """What a NACK 500 says before its reason."""
+
+UNKNOWN_SUBSCRIPTION: Final = "unknown subscription or delivery tag"
+"""What a NACK 404 says."""
 
 
 @final
@@ -53,6 +57,10 @@ class SubscribeReply(WaitingReply):
 @final
 class BlipOutput(Output):
     """What leaves one Blip connection."""
+
+    def frame_refusal(self, text: str) -> bytes:
+        """Return the NACK of an unfinished frame, without a correlation id."""
+        return _refusal(0, UNFINISHED_FRAME, text)
 
     def collect(self) -> None:
         """Turn the deliveries into bytes and append them to the output."""
@@ -100,9 +108,7 @@ class BlipConnection(Connection):
         super().__init__(engine, wire, limits, BlipOutput(engine, wire, limits))
         self._session = session.Session()
         self._held: session.Command | None = None
-        self._topics: dict[str, Topic] = {}
-        self._topic: Topic | None = None  # of the last PUBLISH,
-        self._topic_name: str = ""  # which named it by this very string
+        self._topic_name: str = ""  # the very string by which a PUBLISH named `known_topic`
         self._paid: bool = False  # the held PUBLISH has its token
         self._acknowledged: bool = False  # since the last barrier
 
@@ -115,6 +121,29 @@ class BlipConnection(Connection):
         """Give back what the peer held: its connection is lost."""
         self._held = None
         super().lost()
+
+    def permissions_changed(self) -> None:
+        """Forget the topics that were allowed, and leave subscriptions that no longer are.
+
+        A consumer with credit waits for nothing else, so it is told, as if by its CREDIT.
+        """
+        self.known_topics.clear()
+        self.known_topic = None
+        self._topic_name = ""
+        assert self.principal is not None
+        for subscription_id, consumer in list(self.consumers.items()):
+            subscription = consumer.subscription
+            if authorize(self.principal, SUBSCRIBE, subscription.topic.name):
+                continue
+            del self.consumers[subscription_id]
+            if consumer.credit > 0:
+                nack = messages.encode_nack(
+                    consumer.correlation_id, session.NOT_FOUND, UNKNOWN_SUBSCRIPTION
+                )
+                self.output.reply(nack)
+            if not subscription.ended:
+                self._broker.subscriptions.leave(consumer, self._engine.now_us())
+        self.output.flush()
 
     # The turn.
 
@@ -217,15 +246,15 @@ class BlipConnection(Connection):
         return not self._paid
 
     def _publish(self, command: session.Publish, now_us: int) -> bool:
-        topic = self._topic
+        topic = self.known_topic
         # The session gives a topic the same string each time: most publishers need no lookup.
         if topic is None or command.topic is not self._topic_name:
-            topic = self._topics.get(command.topic)
+            topic = self.known_topics.get(command.topic)
             if topic is None:
                 topic = self._learn_topic(command)
                 if topic is None:
                     return True
-            self._topic = topic
+            self.known_topic = topic
             self._topic_name = command.topic
         broker = self._broker
         qos = command.qos
@@ -281,14 +310,15 @@ class BlipConnection(Connection):
                 messages.encode_nack(command.correlation_id, session.FORBIDDEN, "forbidden")
             )
             return None
-        topic = self._broker.topics.get(command.topic)
+        topics = self._broker.topics
+        topic = topics.open(command.topic, self.principal)
         if topic is None:
-            why = "too many topics"
+            why = topics.refusal
             self.output.reply(_refusal(command.correlation_id, PUBLISH_FAILED, why))
             return None
-        if len(self._topics) >= TOPICS_REMEMBERED_MAX:
-            self._topics.clear()
-        self._topics[topic.name] = topic  # keyed by the topic's own string, not by a copy
+        if len(self.known_topics) >= TOPICS_REMEMBERED_MAX:
+            self.known_topics.clear()
+        self.known_topics[topic.name] = topic  # keyed by the topic's own string, not by a copy
         return topic
 
     # Consuming. A command names its subscription by id; the first one makes the connection a
@@ -341,11 +371,13 @@ class BlipConnection(Connection):
             nack = messages.encode_nack(command.correlation_id, session.FORBIDDEN, "forbidden")
             self.output.reply(nack)
             return
-        topic = broker.topics.get(command.topic)
-        reason = "too many topics" if topic is None else broker.refusal
-        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
-            reason = "too many subscriptions"
-        if topic is None or reason:
+        reason = (
+            broker.subscriptions.refusal(self.principal, broker.subscription_count())
+            or broker.refusal
+        )
+        topic = None if reason else broker.topics.open(command.topic, self.principal)
+        if topic is None:
+            reason = reason or broker.topics.refusal
             self.output.reply(_refusal(command.correlation_id, SUBSCRIBE_FAILED, reason))
             return
         record_id = broker.subscribe(self, topic, command.qos, now_us)
@@ -377,7 +409,7 @@ class BlipConnection(Connection):
 
     def _not_found(self, command: session.Command) -> None:
         nack = messages.encode_nack(
-            command.correlation_id, session.NOT_FOUND, "unknown subscription or delivery tag"
+            command.correlation_id, session.NOT_FOUND, UNKNOWN_SUBSCRIPTION
         )
         self.output.reply(nack)
 

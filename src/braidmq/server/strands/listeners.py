@@ -5,17 +5,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from ssl import SSLContext
-from typing import Final, Protocol
+from typing import Protocol
 
 from braidmq.server.config.config import LimitsConfig, ListenerConfig
 from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
+from braidmq.transport.accepting import Acceptor
 from braidmq.transport.binding import bind_tcp, shown_address
+from braidmq.transport.door import Door, Place
 from braidmq.transport.tcp import TcpWire
 from braidmq.transport.tls import TlsLayer, server_context
-
-BACKLOG: Final = 1024
-"""Connections that the kernel may queue between two turns of the loop."""
 
 MakeConnection = Callable[[Engine, TcpWire, Limits], Connection]
 """Makes a strand's connection; usually its class."""
@@ -65,33 +64,6 @@ class Listener(Protocol):
         """Return the open connections; none if the strand cannot list them."""
 
 
-class ConnectionQuota:
-    """Counts connections, in total and per address, over all strands together."""
-
-    def __init__(self, limits: LimitsConfig) -> None:
-        self._limits = limits
-        self._count = 0
-        self._per_ip: Counter[str] = Counter()
-
-    def enter(self, peer_address: str) -> str:
-        """Count a connection and return "", or return the name of the limit that it exceeds."""
-        if self._count >= self._limits.connections:
-            return "connections"
-        per_ip = self._limits.connections_per_ip
-        if per_ip and self._per_ip[peer_address] >= per_ip:
-            return "connections_per_ip"
-        self._count += 1
-        self._per_ip[peer_address] += 1
-        return ""
-
-    def leave(self, peer_address: str) -> None:
-        """Count one connection less."""
-        self._count -= 1
-        self._per_ip[peer_address] -= 1
-        if self._per_ip[peer_address] <= 0:  # or the table would keep every address ever seen
-            del self._per_ip[peer_address]
-
-
 class TcpListener:
     """One strand's TCP listener and its connections."""
 
@@ -101,14 +73,14 @@ class TcpListener:
         config: ListenerConfig,
         limits: LimitsConfig,
         *,
-        quota: ConnectionQuota,
+        door: Door,
         make: MakeConnection,
     ) -> None:
         """Bind the address now, so that an address in use is reported before recovery."""
         self.strand = strand
         self._engine: Engine | None = None
         self._limits = limits
-        self._quota = quota
+        self._door = door
         self._make = make
         self._tls: SSLContext | None = None
         if config.tls_cert is not None and config.tls_key is not None:
@@ -116,7 +88,7 @@ class TcpListener:
         self._bound = bind_tcp(strand, config.host, config.port)
         # With the port that was bound: port 0 is any free one.
         self.address = shown_address(self._bound)
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._wires: dict[TcpWire, Connection] = {}
         self.refused: Counter[str] = Counter()  # by reason
         self._connection_limits = Limits(
@@ -129,18 +101,17 @@ class TcpListener:
     async def start(self, engine: Engine) -> None:
         """Accept connections."""
         self._engine = engine
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._protocol, sock=self._bound, backlog=BACKLOG
+        self._acceptor = Acceptor(
+            self._bound, admit=self._admit, make=self._protocol, short=self._door.shed
         )
+        self._acceptor.start()
 
     def stop_accepting(self) -> None:
         """Accept no more connections; those that are open go on."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._acceptor is not None:
+            self._acceptor.close()
         else:
-            self._bound.close()  # bound, but recovery was not done: no server owns the socket
+            self._bound.close()  # bound, but recovery was not done: nothing owns the socket
 
     def close_connections(self) -> None:
         """Send what is written on every connection, then close it."""
@@ -164,6 +135,11 @@ class TcpListener:
                     else:
                         wire.close()
 
+    def renew(self, tls: SSLContext) -> None:
+        """Use another certificate for the connections from now on."""
+        if self._tls is not None:  # with or without TLS: that is for a restart
+            self._tls = tls
+
     def open_connections(self) -> list[OpenConnection]:
         """Return the open connections."""
         return [
@@ -181,10 +157,17 @@ class TcpListener:
             for wire, connection in self._wires.items()
         ]
 
-    def _protocol(self) -> asyncio.Protocol:
+    def _admit(self, peer_address: str) -> Place:
+        place = self._door.enter(peer_address)
+        if place.refusal:
+            self.refused[place.refusal] += 1
+        return place
+
+    def _protocol(self, place: Place) -> asyncio.Protocol:
         timeout_s = self._limits.handshake_timeout_s
         wire = TcpWire(
             self._accept,
+            place,
             output_buffer_bytes=self._limits.output_buffer_bytes,
             handshake_timeout_s=timeout_s,
             closed=self._closed,
@@ -193,11 +176,7 @@ class TcpListener:
             return wire
         return TlsLayer(self._tls, wire, handshake_timeout_s=timeout_s)
 
-    def _accept(self, wire: TcpWire) -> Connection | None:
-        refusal = self._quota.enter(wire.peer_address)
-        if refusal:
-            self.refused[refusal] += 1
-            return None
+    def _accept(self, wire: TcpWire) -> Connection:
         assert self._engine is not None
         connection = self._make(self._engine, wire, self._connection_limits)
         self._wires[wire] = connection
@@ -206,9 +185,7 @@ class TcpListener:
 
     def _closed(self, wire: TcpWire) -> None:
         connection = self._wires.pop(wire, None)
-        if connection is None or self._engine is None:
-            return  # it was refused by the quota, or ended in its TLS handshake
-        self._engine.leave(connection)
-        if not connection.is_authenticated:
+        if connection is None or not connection.is_authenticated:
             self.refused["unauthenticated"] += 1
-        self._quota.leave(wire.peer_address)
+        if connection is not None and self._engine is not None:  # it came through TLS
+            self._engine.leave(connection)

@@ -6,11 +6,12 @@ rebuilt again.* Readers that hold the old file keep reading it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from braidmq.base.errors import UnknownRecordError
 from braidmq.wal.disk import LOG_DIR, File, Files, read_all
 from braidmq.wal.format import HEADER_BYTES, RECORD_HEADER_BYTES, Describe, Header, encode_rows
-from braidmq.wal.index import IndexWriter, index_path
+from braidmq.wal.index import IndexView, IndexWriter, index_path
 from braidmq.wal.recovery import CHUNK_BYTES, Ending, Walk, judge_header, judge_sealed
 from braidmq.wal.segment import (
     ActiveSegment,
@@ -120,14 +121,39 @@ def rebuild_sealed(
         OSError: The index could not be written.
     """
     file = files.open(segment_path(first_id), write=False, create=False)
-    header = read_header(file, first_id)
-    read = reader_of(file)
-    walk = Walk(read, file.size(), first_id)
-    segment = start_index(files, file, header)
-    build_index(walk, segment, describe)
-    verdict = judge_sealed(walk, next_first_id, read)
-    if verdict.ending is not Ending.CLEAN:
-        raise judged_damage(first_id, verdict)
+    segment = start_index(files, file, read_header(file, first_id))
+    _build_sealed(segment, next_first_id, describe)
     segment.seal_index()
     finish_index(files, first_id)
     return segment.info(sealed=True)
+
+
+def index_in_memory(
+    files: Files, first_id: int, next_first_id: int, describe: Describe
+) -> tuple[SegmentInfo, IndexView]:
+    """Verify a sealed segment, and return its facts and an index that is on no disk.
+
+    Raises:
+        DamagedLogError: The segment is damaged.
+        OSError: It could not be read.
+    """
+    file = files.open(segment_path(first_id), write=False, create=False)
+    segment = start_in_memory(file, read_header(file, first_id))
+    _build_sealed(segment, next_first_id, describe)
+    index = replace(segment.index.view(), block_sums=segment.blocks.all())
+    return segment.info(sealed=True), index
+
+
+def start_in_memory(file: File, header: Header) -> ActiveSegment:
+    """Return *file* as a segment with an empty index that is on no disk."""
+    index = IndexWriter.in_memory(first_id=header.first_id, created_us=header.created_us)
+    return ActiveSegment(file, index, header.created_us)
+
+
+def _build_sealed(segment: ActiveSegment, next_first_id: int, describe: Describe) -> None:
+    read = reader_of(segment.file)
+    walk = Walk(read, segment.file.size(), segment.first_id)
+    build_index(walk, segment, describe)
+    verdict = judge_sealed(walk, next_first_id, read)
+    if verdict.ending is not Ending.CLEAN:
+        raise judged_damage(segment.first_id, verdict)

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from braidmq.base.ids import FIRST_ID
 from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.floor import FLOOR_PATH, Floor, write_floor
 from braidmq.wal.format import SEGMENT_MAGIC, Describe, encode_gap, encode_header, encode_record
 from braidmq.wal.index import index_path
 from braidmq.wal.maintenance.survey import Report, SegmentSurvey, Survey
@@ -37,23 +38,28 @@ def repair(
     """
     survey = Survey(files, describe, watch)
     report = survey.run()
-    if not accept_loss or report.is_intact:
+    if not accept_loss or (report.is_intact and survey.floor is not None):
         return report
     segments = survey.segments
-    if not segments:
-        _fill(files, FIRST_ID, survey.known_id, created_us=0, report=report)
-        return report
-    # Retention may have deleted what is before the snapshot; only what is after it is missed.
-    oldest = segments[0]
-    due = survey.snapshot_id + 1
-    if oldest.first_id > due:
-        _fill(files, due, oldest.first_id - 1, created_us=oldest.created_us, report=report)
+    first_id = min([segment.first_id for segment in segments] or [survey.known_id + 1])
+    if first_id > survey.due_id:
+        # Retention may have deleted what is before that; only what is after it is missed.
+        created_us = segments[0].created_us if segments else 0
+        _fill(files, survey.due_id, first_id - 1, created_us=created_us, report=report)
+    if survey.floor is None and (segments or first_id > FIRST_ID):
+        _lay_floor(files, min(survey.due_id, first_id), report)
     _date_undated(segments)
     damaged = [segment for segment in segments if segment.damaged]
     for done, segment in enumerate(damaged):
         watch(done, len(damaged))
         _rewrite(files, segment, report)
     return report
+
+
+def _lay_floor(files: Files, first_id: int, report: Report) -> None:
+    """Write the floor that is missing or unreadable; what is below it is given up."""
+    write_floor(files, Floor(first_id, first_id - 1))
+    report.changed.append(f"{FLOOR_PATH}: the log begins at {first_id}")
 
 
 def _date_undated(segments: list[SegmentSurvey]) -> None:

@@ -7,6 +7,7 @@ second copy may still exist, and not years later when a consumer asks for them.
 import threading
 
 from braidmq.wal.disk import read_all
+from braidmq.wal.failures import reading
 from braidmq.wal.format import checksum
 from braidmq.wal.reading import LogView, Reader
 from braidmq.wal.segment import SegmentInfo
@@ -79,7 +80,8 @@ class Scrubber:
             return 0
         verified = 0
         while self._block < len(index.block_sums) and verified < bytes_max:
-            data = read_all(file, SEGMENT_BLOCK_BYTES, self._block * SEGMENT_BLOCK_BYTES)
+            with reading(segment.path):
+                data = read_all(file, SEGMENT_BLOCK_BYTES, self._block * SEGMENT_BLOCK_BYTES)
             if checksum(data) != index.block_sums[self._block]:
                 # The index was wrong if this returns. The next call checks the block against
                 # the rebuilt one.

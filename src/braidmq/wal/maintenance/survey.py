@@ -13,6 +13,7 @@ from braidmq.base.errors import DamagedLogError, UnknownRecordError
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.records import GAP_KIND, Description
 from braidmq.wal.disk import File, Files, read_all
+from braidmq.wal.floor import FLOOR_PATH, Floor, is_whole, read_floor
 from braidmq.wal.format import (
     HEADER_BYTES,
     INDEX_MAGIC,
@@ -23,7 +24,8 @@ from braidmq.wal.format import (
     encode_rows,
 )
 from braidmq.wal.index import index_path, open_sealed
-from braidmq.wal.opening import Watch, Watching, read_mark, unwatched
+from braidmq.wal.mark import read_mark
+from braidmq.wal.opening import MISSING_ABOVE_FLOOR, Watch, Watching, unwatched
 from braidmq.wal.recovery import (
     Ending,
     Walk,
@@ -106,6 +108,9 @@ class Survey:
         self.snapshot_id = 0
         self.known_id = 0
         """The highest id that was durable, according to the mark or a snapshot."""
+        self.floor: Floor | None = None
+        self.due_id = FIRST_ID
+        """The id with which the log must begin, at the latest."""
 
     def run(self) -> Report:
         """Examine everything and return the report."""
@@ -118,12 +123,12 @@ class Survey:
         self.known_id = max(report.durable_id, self.snapshot_id)
         first_ids = list_segments(self._files)
         report.segments = len(first_ids)
-        # As `Opening._check_start`: the log must reach back to the snapshot, and an empty
-        # directory is damage if the mark or a snapshot says that there was a log.
-        due = self.snapshot_id + 1 if first_ids else FIRST_ID
+        self._look_at_floor(first_ids)
         start = first_ids[0] if first_ids else self.known_id + 1
-        if start > due:
-            self._damage(due, 0, due, start - 1, "missing segment")
+        if start > self.due_id:
+            is_below = self.floor is None or start > self.snapshot_id + 1
+            why = "missing segment" if is_below else MISSING_ABOVE_FLOOR
+            self._damage(self.due_id, 0, self.due_id, start - 1, why)
         for first_id, successor in pairwise([*first_ids, 0]):
             before = report.bytes
             self.segments.append(self._look_at_segment(first_id, successor))
@@ -152,6 +157,24 @@ class Survey:
                 self.report.notes.append(f"{snapshot_path(last_id)} is not a valid snapshot")
             elif not self.snapshot_id:  # they are listed newest first
                 self.snapshot_id = last_id
+
+    def _look_at_floor(self, first_ids: list[int]) -> None:
+        try:
+            self.floor = read_floor(self._files)
+        except DamagedLogError as error:
+            self.report.damages.append(
+                Damage(error.segment, error.offset, error.first_id, error.last_id, error.reason)
+            )
+        # As `Opening` has it: the log must reach back to its floor and to the snapshot, and an
+        # empty directory is damage if the mark or a snapshot says that there was a log.
+        due = self.snapshot_id + 1 if first_ids else FIRST_ID
+        self.due_id = due if self.floor is None else self.floor.first_id
+        if first_ids:
+            self.due_id = min(due, self.due_id)
+        if self.floor is not None and not is_whole(self._files, self.floor):
+            self.report.notes.append(f"{FLOOR_PATH} is torn; the next start writes it anew")
+        elif not self._files.exists(FLOOR_PATH) and first_ids:
+            self.report.notes.append(f"{FLOOR_PATH} is missing; the next start writes it")
 
     def _look_at_segment(self, first_id: int, successor: int) -> SegmentSurvey:
         """Return the survey of one segment; *successor* is 0 for the last."""

@@ -10,6 +10,7 @@ which the stream is closed. The session knows no permissions, topics or schemas.
 
 from typing import Final
 
+from braidmq.base import refusals
 from braidmq.wire.errors import FrameTooLargeError, WireError
 from braidmq.wire.qumbed import frames, messages
 from braidmq.wire.qumbed.layout import BadFrameError
@@ -80,7 +81,7 @@ class Session:
                 return None
             frame = messages.read_frame(data)
         except FrameTooLargeError as error:
-            return self._lose(FRAME_TOO_LARGE, str(error), "")
+            return self._lose(FRAME_TOO_LARGE, f"{error}; {refusals.FOR_GOOD}", "")
         except BadFrameError as error:
             return self._lose(BAD_FRAME, str(error), error.id)
         except WireError as error:
@@ -122,5 +123,5 @@ def _is_utf_8(publish: Publish) -> bool:
 
 
 def _refuse_size(publish: Publish) -> Reply:
-    text = f"the message would not fit a frame of {frames.FRAME_MAX} bytes"
+    text = refusals.by_bound("the message would not fit a frame", frames.FRAME_MAX, "bytes")
     return Reply(messages.error(FRAME_TOO_LARGE, text, publish.id), closes=False)

@@ -5,6 +5,11 @@ result. The stream is decompressed chunk by chunk, and at most 256 KiB of chunks
 the whole body is known to be within the bound; a longer one is then decompressed once more.
 This module does not know which frames are compressed.
 
+Time is bounded as well. The beginning of a body, which says what it is for, is decompressed
+first, and a *judge* may refuse it before the rest costs anything. And a body may not expand to
+more than `RATIO_MAX` times its size, which gzip cannot do: some bytes of brotli otherwise cost
+as much as a megabyte.
+
 A brotli stream begins with the size of its window, 16 MiB at most, and the decoder allocates it
 before it returns anything. A body within the bound cannot use more window than the bound, so a
 wider window is narrowed before the decoder sees it:
@@ -19,10 +24,19 @@ from typing import Final
 
 import brotli
 
-from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError
+from braidmq.wire.errors import FrameTooLargeError, MalformedFrameError, WireError
 
 CHUNK_BYTES: Final = 64 * 1024
 """What a decoder is asked for at a time; it may return some more."""
+
+FIRST_CHUNK_BYTES: Final = 4 * 1024
+"""The first chunk, for a judge: a body begins with its type, id and queue."""
+
+RATIO_MAX: Final = 1100
+"""How many times its size a body may expand to; gzip reaches 1,032."""
+
+EXPANDED_FREE_BYTES: Final = 64 * 1024
+"""A body may always expand to this much: it costs next to nothing."""
 
 KEPT_BYTES_MAX: Final = 256 * 1024
 """Chunks beyond this are counted and dropped; a legal body is then decompressed again."""
@@ -39,13 +53,30 @@ _LONG_CODE: Final = 0b0001  # seven bits that say 17 or less
 
 assert CHUNK_BYTES < KEPT_BYTES_MAX
 
+Judge = Callable[[bytes], bool]
+"""Says by the beginning of a body whether it is wanted."""
+
+
+class UnwantedBodyError(WireError):
+    """The judge does not want the body; `start` is its beginning."""
+
+    def __init__(self, start: bytes) -> None:
+        super().__init__("unwanted")
+        self.start = start
+
+
+def expanded_max(packed_bytes: int, size_max: int) -> int:
+    """Return how long the content of a body of *packed_bytes* may be."""
+    return min(size_max, max(EXPANDED_FREE_BYTES, RATIO_MAX * packed_bytes))
+
 
 def _gunzipped(packed: bytes) -> Iterator[bytes]:
     """Yield the content of a gzip stream chunk by chunk; raise if the stream is broken."""
     stream = zlib.decompressobj(_GZIP_WBITS)
+    wanted = FIRST_CHUNK_BYTES
     while not stream.eof:
         try:
-            chunk = stream.decompress(packed, CHUNK_BYTES)
+            chunk = stream.decompress(packed, wanted)
         except zlib.error:
             raise MalformedFrameError("the body is not gzip") from None
         packed = stream.unconsumed_tail
@@ -53,20 +84,23 @@ def _gunzipped(packed: bytes) -> Iterator[bytes]:
             raise MalformedFrameError("the gzip body is cut off")
         if stream.unused_data:
             raise MalformedFrameError("bytes follow the gzip body")
+        wanted = CHUNK_BYTES
         yield chunk
 
 
 def _unbrotlied(packed: bytes) -> Iterator[bytes]:
     """Yield the content of a brotli stream chunk by chunk; raise if the stream is broken."""
     stream = brotli.Decompressor()
+    wanted = FIRST_CHUNK_BYTES
     while not stream.is_finished():
         try:
-            chunk: bytes = stream.process(packed, output_buffer_limit=CHUNK_BYTES)
+            chunk: bytes = stream.process(packed, output_buffer_limit=wanted)
         except brotli.error:
             raise MalformedFrameError("the body is not brotli") from None
         packed = b""  # all input was given; from here on the decoder is only asked for more
         if not chunk and not stream.is_finished():
             raise MalformedFrameError("the brotli body is cut off")
+        wanted = CHUNK_BYTES
         yield chunk
 
 
@@ -81,20 +115,22 @@ def pack_brotli(body: bytes) -> bytes:
     return packed
 
 
-def unpack_gzip(packed: bytes, size_max: int) -> bytes:
+def unpack_gzip(packed: bytes, size_max: int, judge: Judge | None = None) -> bytes:
     """Return the content of a gzip stream.
 
     Raises:
+        UnwantedBodyError: The *judge* says so.
         MalformedFrameError: It is not a gzip stream, is cut off, or bytes follow it.
         FrameTooLargeError: It holds more than *size_max* bytes.
     """
-    return _unpack(_gunzipped, packed, size_max)
+    return _unpack(_gunzipped, packed, size_max, judge)
 
 
-def unpack_brotli(packed: bytes, size_max: int) -> bytes:
+def unpack_brotli(packed: bytes, size_max: int, judge: Judge | None = None) -> bytes:
     """Return the content of a brotli stream.
 
     Raises:
+        UnwantedBodyError: The *judge* says so.
         MalformedFrameError: It is not a brotli stream, is cut off, or bytes follow it.
         FrameTooLargeError: It holds more than *size_max* bytes.
     """
@@ -104,30 +140,37 @@ def unpack_brotli(packed: bytes, size_max: int) -> bytes:
     window_bits = max(_WINDOW_BITS_MIN, (size_max - 1).bit_length())
     reach = (1 << window_bits) - _UNREACHABLE_BYTES
     try:
-        body = _unpack(_unbrotlied, _narrowed(packed, window_bits), size_max)
+        body = _unpack(_unbrotlied, _narrowed(packed, window_bits), size_max, judge)
     except MalformedFrameError:
         if reach >= size_max:
             raise
     else:
         if len(body) <= reach:
             return body
-    return _unpack(_unbrotlied, _narrowed(packed, window_bits + 1), size_max)
+    return _unpack(_unbrotlied, _narrowed(packed, window_bits + 1), size_max, judge)
 
 
 def _unpack(
-    chunks_of: Callable[[bytes], Iterator[bytes]], packed: bytes, size_max: int
+    chunks_of: Callable[[bytes], Iterator[bytes]],
+    packed: bytes,
+    size_max: int,
+    judge: Judge | None,
 ) -> bytes:
-    size, chunks = _bounded(chunks_of(packed), size_max, KEPT_BYTES_MAX)
+    size, chunks = _bounded(chunks_of(packed), size_max, KEPT_BYTES_MAX, judge)
     if size > KEPT_BYTES_MAX:
-        _, chunks = _bounded(chunks_of(packed), size_max, size)
+        _, chunks = _bounded(chunks_of(packed), size_max, size, None)
     return b"".join(chunks)
 
 
-def _bounded(chunks: Iterator[bytes], size_max: int, kept_max: int) -> tuple[int, list[bytes]]:
+def _bounded(
+    chunks: Iterator[bytes], size_max: int, kept_max: int, judge: Judge | None
+) -> tuple[int, list[bytes]]:
     """Return the total size, and the chunks if that is at most *kept_max*."""
     size = 0
     kept: list[bytes] = []
     for chunk in chunks:
+        if size == 0 and judge is not None and not judge(chunk):
+            raise UnwantedBodyError(chunk)
         size += len(chunk)
         if size > size_max:
             raise FrameTooLargeError(size, size_max)

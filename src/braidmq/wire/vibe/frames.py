@@ -64,7 +64,9 @@ def encode(dialect: int, body: bytes, compression: int = RAW) -> bytes:
     flags = RAW
     if compression != RAW and len(body) >= COMPRESS_FROM_BYTES:
         packed = packing.pack_gzip(body) if compression == GZIP else packing.pack_brotli(body)
-        if len(packed) < len(body):
+        # A body that expands too much is refused by its reader.
+        size = len(packed)
+        if size < len(body) == packing.expanded_max(size, len(body)):
             flags = compression
             body = packed
     return _HEADER_1_1.pack(len(body), flags) + body
@@ -84,6 +86,9 @@ class FrameDecoder:
         self._chunks: list[bytes] = []  # received after `_data`, joined once they suffice
         self._held: int = 0  # bytes in _data[_at:] and in the chunks
         self._needed: int = _LENGTH_BYTES  # held bytes that the next decision needs
+        self.judge: packing.Judge | None = None  # of compressed bodies, by their beginning
+        self.bounds_ratio: bool = False  # a compressed body may expand only so much
+        self.is_unwanted: bool = False  # the last body is its beginning: the judge said no
 
     @property
     def held_bytes(self) -> int:
@@ -176,6 +181,20 @@ class FrameDecoder:
         return self.dialect != DIALECT_UNKNOWN
 
     def _unpack(self, flags: int, packed: bytes) -> bytes:
-        if flags == GZIP:
-            return packing.unpack_gzip(packed, self.body_max)
-        return packing.unpack_brotli(packed, self.body_max)
+        size_max = self.body_max
+        if self.bounds_ratio:
+            size_max = packing.expanded_max(len(packed), size_max)
+        try:
+            if flags == GZIP:
+                return packing.unpack_gzip(packed, size_max, self.judge)
+            return packing.unpack_brotli(packed, size_max, self.judge)
+        except packing.UnwantedBodyError as unwanted:
+            self.is_unwanted = True
+            return unwanted.start
+        except FrameTooLargeError:
+            if size_max == self.body_max:
+                raise
+            raise MalformedFrameError(
+                f"a body of {len(packed)} bytes expands more than {packing.RATIO_MAX} times; "
+                "send it uncompressed"
+            ) from None

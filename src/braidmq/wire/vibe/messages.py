@@ -166,6 +166,19 @@ def read_headers(data: bytes, at: int, headers: dict[str, str]) -> int:
     return at
 
 
+def read_start(data: bytes) -> tuple[int, str]:
+    """Return the type and the queue in the beginning of a body; "" if it ends before it."""
+    id_end = _ID_AT + int.from_bytes(data[2:_ID_AT], "big")
+    queue_at = id_end + 2
+    queue_end = queue_at + int.from_bytes(data[id_end:queue_at], "big")
+    if len(data) < queue_end or queue_end < queue_at:
+        return 0, ""
+    try:
+        return data[1], data[queue_at:queue_end].decode()
+    except UnicodeDecodeError:
+        return 0, ""
+
+
 def read_id(data: bytes) -> str:
     """Return the id of a body that may be malformed after it, or "" if the id is too."""
     id_end = _ID_AT + int.from_bytes(data[2:_ID_AT], "big")

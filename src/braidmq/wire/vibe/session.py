@@ -3,7 +3,8 @@
 The session itself answers what needs no broker (refusals) with a :class:`Reply`, and returns
 everything else as a :class:`Request` whose fields were checked. It keeps no queue: the caller
 takes one command at a time, so a command that must wait holds up everything after it. The
-session knows neither permissions nor queues.
+session knows neither permissions nor queues; whoever does may be asked (`judge_by`) before
+something is done that takes time.
 
 The legal order is two sets, `_BEFORE_CONNECT` and `_REQUESTS`: what may come in each state
 (docs/protocols/vibe.md shows the same table).
@@ -12,11 +13,13 @@ The legal order is two sets, `_BEFORE_CONNECT` and `_REQUESTS`: what may come in
 """
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import read_i32_be
 
-from braidmq.wire.errors import WireError
+from braidmq.base import refusals
+from braidmq.wire.errors import FrameTooLargeError, WireError
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.messages import read_decimal
 
@@ -49,6 +52,15 @@ PUBLISH_SPARE_BYTES: Final = 256
 
 ERROR_TEXT_CHARS_MAX: Final = 200
 
+NOT_ALLOWED: Final = "not allowed"
+"""What a peer is told that lacks a permission."""
+
+JUDGED_FROM_BYTES: Final = 4096
+"""A longer payload is checked only if its command is permitted: checking it takes time."""
+
+Permits = Callable[[int, str], bool]
+"""Says whether the peer may send a command of this type about this queue."""
+
 KNOWN_QUEUES_MAX: Final = 1024
 """Valid queue names that each connection remembers, so that it checks each only once."""
 
@@ -62,6 +74,9 @@ _DIGITS_MAX: Final = 9  # of any number in a header; enough for the largest boun
 
 assert 10**_DIGITS_MAX > REQUEUE_DELAY_MS_MAX > PREFETCH_MAX
 assert PUBLISH_SPARE_BYTES < frames.BODY_MAX_UNAUTHENTICATED
+
+_SETTING: Final = "vibe.max_message_bytes"
+_BEFORE: Final = f"before Connect has succeeded; {refusals.FOR_GOOD}"
 
 _BEFORE_CONNECT: Final = frozenset({messages.CONNECT, messages.PING, messages.DISCONNECT})
 
@@ -150,6 +165,13 @@ class Session:
         self._generated_ids: int = 0
         self._is_lost: bool = False
         self._known_queues: dict[bytes, str] = {}
+        self._decoder.bounds_ratio = True
+        self._permits: Permits | None = None
+
+    def judge_by(self, permits: "Permits") -> None:
+        """Ask *permits* about a command before what is expensive to decompress or to check."""
+        self._permits = permits
+        self._decoder.judge = self._is_wanted
 
     @property
     def dialect(self) -> int:
@@ -178,11 +200,17 @@ class Session:
             data = self._decoder.next_body()
             if data is None:
                 return None
+            if self._decoder.is_unwanted:
+                self._decoder.is_unwanted = False
+                return self._refuse_unread(data)
             if self.state == CONNECTED:
                 command = self._plain_publish(data)
                 if command is not None:
                     return command
             return self._judge(messages.read_body(data), len(data))
+        except FrameTooLargeError as error:
+            why = f"of {_SETTING}; {refusals.OPERATOR}" if self.state == CONNECTED else _BEFORE
+            return self._lose(data, f"{error}, {why}")
         except WireError as error:
             return self._lose(data, str(error))
 
@@ -296,6 +324,8 @@ class Session:
         if queue is None or payload_bytes < 0 or size < payload_end + 2:
             return None
         payload = data[payload_at:payload_end]
+        if payload_bytes > JUDGED_FROM_BYTES and not self._permitted(messages.PUBLISH, queue):
+            return None
         if payload_bytes > 0 and not messages.is_json(payload):
             return None
         headers: dict[str, str] = {}
@@ -320,15 +350,37 @@ class Session:
             text = f"unknown command type {kind}"
         if not text:
             text = self._queue_fault(kind, body.queue)
+        if (
+            not text
+            and len(body.payload) > JUDGED_FROM_BYTES
+            and not self._permitted(kind, body.queue)
+        ):
+            return self._refuse(body, AUTH_FAILED, NOT_ALLOWED)
         if not text and body.payload and not messages.is_json(body.payload):
             text = "the payload is not JSON"
         if not text and kind == messages.PUBLISH and body_bytes > self._publish_max:
             text = f"a Publish of {body_bytes} bytes, limit is {self._publish_max}"
+            text = f"{text}, of {_SETTING}; {refusals.OPERATOR}"
         if not text:
             text = _header_fault(kind, body.headers)
         if text:
             return self._refuse(body, INVALID_MESSAGE, text)
         return Request(kind, body.id, body.queue, body.payload, body.headers)
+
+    # Permission before what is expensive.
+
+    def _permitted(self, kind: int, queue: str) -> bool:
+        return self._permits is None or self.state != CONNECTED or self._permits(kind, queue)
+
+    def _is_wanted(self, start: bytes) -> bool:
+        """Say by the beginning of a compressed body whether its command is permitted."""
+        kind, queue = messages.read_start(start)
+        return not queue or self._permitted(kind, queue)
+
+    def _refuse_unread(self, start: bytes) -> Reply:
+        _, queue = messages.read_start(start)
+        request_id = messages.read_id(start) or self._generate_id()
+        return Reply(self.error(request_id, AUTH_FAILED, NOT_ALLOWED, queue), closes=False)
 
     def _queue_fault(self, kind: int, queue: str) -> str:
         # Also for commands that need no queue: a name that is given must be valid.

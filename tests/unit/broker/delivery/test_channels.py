@@ -43,6 +43,7 @@ def test_settled_ranges_extend_beyond_the_cursor() -> None:
     subscription.position.settled.add(5, 9)
     subscription.position.settled.add(12, 14)
     subscription.position.cursor = 7
+    subscription.topic.last_id = 20
     subscription.position.behind = True
 
     assert [(0, 7), (7, 9), (12, 14)] == subscription.settled_ranges(20)
@@ -123,3 +124,24 @@ def test_a_subscription_has_no_journal_and_no_queue() -> None:
 
     assert subscription.journal is None
     assert subscription.queue_of() is None
+
+
+def test_an_idle_channel_holds_no_memory_for_messages() -> None:
+    """Not before its first message, and not for long after its last."""
+    drive = Drive()
+    idle = drive.subscribe("a").subscription
+    consumer = drive.subscribe("b")
+    used = consumer.subscription
+    ids = drive.publish_many("b", 2)
+    drive.publish("b", qos=0)
+    drive.poll_id(consumer)
+    in_use = (used.ready, used.volatile, used.in_flight)
+    before = (idle.ready, idle.volatile, idle.in_flight)
+    for message_id in [*ids, 0]:
+        drive.poll_id(consumer)
+        drive.ack(consumer, message_id)
+    drive.advance(2_000_000)
+    after = (used.ready, used.volatile, used.in_flight)
+
+    assert [False] * 3 == [one is other for one, other in zip(in_use, before, strict=True)]
+    assert [True] * 3 == [one is other for one, other in zip(after, before, strict=True)]

@@ -4,6 +4,7 @@ from braidmq.broker.delivery.dispatch import Dispatch
 from braidmq.broker.outgoing import Outgoing
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
+from braidmq.broker.times import Times
 from braidmq.broker.topics import Topics
 from tests.unit.broker.drive import Drive, S
 from tests.unit.broker.following import follow, take
@@ -39,7 +40,8 @@ def test_returned_messages_are_pushed_before_newer_ones() -> None:
 
 def test_the_parts_of_dispatch_are_connected() -> None:
     """References between them are set once all parts exist."""
-    dispatch = Dispatch(Settings(), Topics(), Outgoing(), Stats())
+    outgoing = Outgoing()
+    dispatch = Dispatch(Settings(), Topics(), outgoing, Stats(), Times(outgoing))
 
     assert dispatch.settling.queues is dispatch.queues
     assert dispatch.queues.replays.queues is dispatch.queues

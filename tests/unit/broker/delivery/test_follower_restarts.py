@@ -219,4 +219,4 @@ def test_recovery_takes_the_time_of_a_follow_record_into_account() -> None:
     follow(drive, "a")
     drive.restart()
 
-    assert START_US == drive.broker.latest_us
+    assert START_US == drive.broker.times.newest_us

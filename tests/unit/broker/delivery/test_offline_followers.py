@@ -38,7 +38,7 @@ def test_a_follower_counts_once_its_record_is_committed() -> None:
 
     assert (2, 2) == (record_id, again)
     assert 0 == drive.broker.followers.follow(peer, drive.topic("a"), KEY, drive.now_us)
-    assert [records.MESSAGE, records.FOLLOW, records.MESSAGE] == kinds(drive)[:3]
+    assert [records.FIRST_MESSAGE, records.FOLLOW, records.MESSAGE] == kinds(drive)[:3]
     assert [b"behind it"] == take(peer)
 
 
@@ -211,7 +211,7 @@ def test_unsubscribing_ends_the_follower_for_good() -> None:
     drive.restart()
 
     assert 2 == record_id
-    assert [records.FOLLOW, records.UNSUBSCRIBE, records.MESSAGE] == kinds(drive)
+    assert [records.FOLLOW, records.UNSUBSCRIBE, records.FIRST_MESSAGE] == kinds(drive)
     assert [] == take(follow(drive, "a"))
 
 

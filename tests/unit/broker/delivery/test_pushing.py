@@ -1,6 +1,7 @@
 """Pushing messages to consumers, and their expiry."""
 
 from braidmq.broker.broker import DELIVERED, EMPTY, UNKNOWN
+from braidmq.broker.delivery.windows import ENTRY_BYTES
 from braidmq.broker.settings import Settings
 from tests.unit.broker.drive import (
     CORRELATION_ID,
@@ -75,7 +76,7 @@ def test_memory_only_messages_are_bounded_in_bytes() -> None:
 
 def test_memory_only_messages_are_bounded_over_all_subscriptions() -> None:
     """The broker's memory budget applies as well."""
-    drive = Drive(Settings(memory_bytes=100))
+    drive = Drive(Settings(memory_bytes=100 + 2 * ENTRY_BYTES))
     first, second = drive.subscribe("a", qos=0), drive.subscribe("b", qos=0)
     drive.publish("a", 80 * b"1", qos=0)
     drive.publish("b", 10 * b"2", qos=0)
@@ -132,7 +133,7 @@ def test_a_full_window_in_bytes_leaves_the_rest_in_the_log() -> None:
 
 def test_the_brokers_memory_budget_bounds_the_window() -> None:
     """A second subscription keeps a position in the log, and reads when polled."""
-    drive = Drive(Settings(memory_bytes=100))
+    drive = Drive(Settings(memory_bytes=100 + ENTRY_BYTES))
     first, second = drive.subscribe("a"), drive.subscribe("b")
     drive.publish("a", 90 * b"1")
     drive.publish("b", 50 * b"2")
@@ -144,7 +145,7 @@ def test_the_brokers_memory_budget_bounds_the_window() -> None:
     polled = drive.poll(second)
     assert polled is not None
     assert 50 * b"2" == polled.message.payload
-    assert drive.broker.dispatch.windows.held_bytes <= 100 + 53
+    assert drive.broker.dispatch.windows.held_bytes <= 100 + 53 + 2 * ENTRY_BYTES
 
 
 def test_maintenance_does_not_fill_the_windows_of_unread_subscriptions() -> None:

@@ -54,6 +54,6 @@ def test_uncommitted_messages_count_as_waiting() -> None:
 def test_messages_in_flight_do_not_count() -> None:
     """The limit applies to waiting messages."""
     queue = queue_of(DROP_NEWEST)
-    queue.lanes[0].unsettled, queue.lanes[0].in_flight.count = 5, 3
+    queue.lanes[0].unsettled, queue.lanes[0].flight().count = 5, 3
 
     assert queue.has_room()

@@ -36,7 +36,7 @@ def ledger_of(queue: Queue) -> Ledger:
 
 def view_of(queue: Queue, *, unsettled: int, in_flight: int) -> View:
     view = View(queue, ledger_of(queue), Settled(7))
-    view.unsettled, view.in_flight.count = unsettled, in_flight
+    view.unsettled, view.flight().count = unsettled, in_flight
     queue.consumers.append(QueueConsumer(Peer(), queue, view))
     return view
 
@@ -96,8 +96,8 @@ def test_waiting_messages_are_neither_settled_nor_in_flight() -> None:
     for lane, (unsettled, in_flight) in zip(
         queue.lanes, [(5, 2), (1, 1), (0, 0), (4, 0)], strict=True
     ):
-        lane.unsettled, lane.in_flight.count = unsettled, in_flight
-    queue.lanes[2].volatile.append(Message(TOPIC, 0, b""))
+        lane.unsettled, lane.flight().count = unsettled, in_flight
+    queue.lanes[2].add_volatile(Message(TOPIC, 0, b""))
 
     assert (8, 3) == (queue.waiting(), queue.in_flight_count())
 
@@ -119,7 +119,7 @@ def test_a_drop_oldest_fan_out_reports_no_more_than_its_limit() -> None:
     queue = queue_of(FAN_OUT_WITH_ACK, max_size=3, overflow=DROP_OLDEST)
     ledger_of(queue).unsettled = 50
     durable = queue.waiting()
-    ledger_of(queue).volatile.append(Message(TOPIC, 0, b""))
+    ledger_of(queue).add_volatile(Message(TOPIC, 0, b""))
 
     assert (3, 4) == (durable, queue.waiting())
 

@@ -192,6 +192,9 @@ NAMES = [
     "intent",
     "done",
     "cursor",
+    "first message",
+    "declare by",
+    "end topic",
 ]
 
 
@@ -200,17 +203,11 @@ def test_dump_names_every_type_of_record(
 ) -> None:
     """A type without a name would be shown as unknown."""
     body = message("b", b"")[1:]
-    kinds = range(records.MESSAGE, records.CURSOR + 1)
-    settles = bytes(24)
+    kinds = range(records.MESSAGE, records.END_TOPIC + 1)
+    more = {records.DEAD_LETTER: bytes(24), records.FIRST_MESSAGE: bytes(16)}
     write(
         tmp_path,
-        [
-            bytes([kind])
-            + body[:23]
-            + (settles if kind == records.DEAD_LETTER else b"")
-            + body[23:]
-            for kind in kinds
-        ],
+        [bytes([kind]) + body[:23] + more.get(kind, b"") + body[23:] for kind in kinds],
     )
     _, text = run_wal(capsys, "dump", "--data-dir", tmp_path, "--json")
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from braidmq.broker.authorize import Principal
 from braidmq.cli.data import dead_letters
 from braidmq.cli.main import main
 from tests.unit.admin.world import World
@@ -21,9 +22,9 @@ def replays(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, in
     requested: list[tuple[str, int | None]] = []
     replay = world.status.replays.replay
 
-    async def recording(queue: str, count: int | None) -> int:
+    async def recording(queue: str, count: int | None, by: Principal) -> int:
         requested.append((queue, count))
-        return await replay(queue, count)
+        return await replay(queue, count, by)
 
     monkeypatch.setattr(world.status.replays, "replay", recording)
     return requested

@@ -16,7 +16,7 @@ from braidmq.client.qumbed.boxes import KeyPair
 from braidmq.client.qumbed.envelope import Sealer
 from braidmq.columnar.decoding.decode import Decoding, decode_rows
 from braidmq.columnar.decoding.schemas import TypedSchema
-from braidmq.columnar.decoding.unsealing import Unsealing
+from braidmq.columnar.decoding.unsealing import NOT_SEALED, Unsealing
 from tests.unit.columnar.logs import message, write_log
 
 TEMPERATURE = "sensor.Temperature"
@@ -190,7 +190,7 @@ def test_sealed_rows_are_opened_with_the_right_key_only(tmp_path: Path) -> None:
     bodies = [message("t", box, origin=3, kept=kept) for box in boxes]
     write_log(tmp_path, [*bodies, message("t", GOOD), message("t", b"not sealed")])
 
-    opening = Unsealing(reader.reveal_private_key(), trusted=[sender.public_key])
+    opening = Unsealing(reader.reveal_private_key())
     found = columnar.read(
         tmp_path, decoding=Decoding(TypedSchema.built_in(TEMPERATURE), opening)
     ).to_pylist()
@@ -204,6 +204,28 @@ def test_sealed_rows_are_opened_with_the_right_key_only(tmp_path: Path) -> None:
     assert [None, "the box does not open", None, None] == [row["_error"] for row in opened]
     only = columnar.read(tmp_path, columns=["offset"], decoding=Decoding(unsealing=opening))
     assert ["offset", "_error"] == only.schema.names
+
+    trusting = Unsealing(reader.reveal_private_key(), trusted=[sender.public_key])
+    found = columnar.read(
+        tmp_path, decoding=Decoding(TypedSchema.built_in(TEMPERATURE), trusting)
+    ).to_pylist()
+    assert [GOOD, boxes[1], GOOD, b"not sealed"] == [row["value"] for row in found]
+    assert [21.5, None, None, None] == [row["celsius"] for row in found]
+    assert [None, "the box does not open", NOT_SEALED, NOT_SEALED] == [
+        row["_error"] for row in found
+    ]
+
+
+def test_a_log_without_sealed_rows_has_no_trusted_row(tmp_path: Path) -> None:
+    """Each row says so, with a schema and without."""
+    write_log(tmp_path, [message("t", GOOD), message("t", GOOD, kept={"key": "k"})])
+    opening = Unsealing(
+        KeyPair.generate().reveal_private_key(), trusted=[KeyPair.generate().public_key]
+    )
+    for schema in (None, TypedSchema.built_in(TEMPERATURE)):
+        found = columnar.read(tmp_path, decoding=Decoding(schema, opening))
+
+        assert [NOT_SEALED] * 2 == found["_error"].to_pylist()
 
 
 def test_a_log_without_sealed_rows_reads_the_same_with_a_key(tmp_path: Path) -> None:

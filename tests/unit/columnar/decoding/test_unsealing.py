@@ -47,6 +47,30 @@ def test_a_payload_that_is_not_sealed_is_passed_on() -> None:
         assert payload == unsealing().open(payload, text_of(SENDER), topic="t", schema_id=b"")
 
 
+@pytest.mark.parametrize(
+    ("payload", "names_sender"),
+    [
+        (b'{"text":"' + b"x" * 100 + b'"}', True),
+        (b'{"text":"' + b"x" * 100 + b'"}', False),
+        (b"short", True),
+        (b"", False),
+        (b"\xff" * 100, False),
+        (sealed(), False),
+    ],
+    ids=["claimed", "plain", "short and claimed", "empty", "binary", "without its sender"],
+)
+def test_a_payload_that_is_not_sealed_is_not_trusted(
+    payload: bytes, names_sender: bool
+) -> None:
+    """Whoever its message names as sender: anyone may write the header."""
+    trusting = unsealing(trusted=[SENDER.public_key])
+    sender = text_of(SENDER) if names_sender else None
+
+    with pytest.raises(NotUnsealedError, match="is not sealed"):
+        trusting.open(payload, sender, topic="t", schema_id=b"s")
+    assert payload == unsealing().open(payload, sender, topic="t", schema_id=b"s")
+
+
 def enveloped(envelope: bytes) -> bytes:
     return SENDER.seal(envelope, READER.public_key)
 

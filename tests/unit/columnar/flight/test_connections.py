@@ -2,6 +2,9 @@
 
 import pickle
 import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from threading import Thread
 
 import pyarrow as pa
@@ -135,6 +138,100 @@ def test_a_connection_is_closed_and_opened_again() -> None:
             assert Text("hi") == connection.ask("x", Text("?"), Text)
             connection.close()
             connection.close()
+
+
+class Breaking:
+    """A way to a server that resets connections when their next bytes come from the client."""
+
+    def __init__(self, port: int, listening: socket.socket) -> None:
+        self.address = f"grpc://127.0.0.1:{listening.getsockname()[1]}"
+        self.connections = 0
+        self.breaks = 0  # connections that are still to be reset
+        self._port = port
+        self._listening = listening
+
+    def run(self) -> None:
+        with suppress(OSError):  # the test has ended
+            while True:
+                peer, _ = self._listening.accept()
+                self.connections += 1
+                server = socket.create_connection(("127.0.0.1", self._port))
+                for way in ((peer, server, True), (server, peer, False)):
+                    Thread(target=self._pass_on, args=way, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, from_client: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if from_client and self.breaks > 0:
+                    self.breaks -= 1
+                    linger = struct.pack("ii", 1, 0)
+                    for end in (source, sink):
+                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    break
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@contextmanager
+def breaking(port: int) -> Iterator[Breaking]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        way = Breaking(port, listening)
+        thread = Thread(target=way.run, daemon=True)
+        thread.start()
+        try:
+            yield way
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+SCHEMA = pa.schema([("n", pa.int64())])
+ROWS = pa.RecordBatch.from_pydict({"n": [1]}, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_request_is_repeated_if_a_connection_in_use_breaks(streams: bool) -> None:
+    """An endpoint may close an idle connection while a request is on its way to it."""
+    with (
+        scripted(answers=[HI], schema=SCHEMA, stream=[ROWS]) as server,
+        breaking(server.port) as way,
+    ):
+        connection = Connection(way.address, "key", None)
+        for _ in range(3):
+            assert Text("hi") == connection.ask("x", Text("?"), Text)
+            way.breaks = 1
+            if streams:
+                assert ROWS == connection.get(Text("?")).read_all().to_batches()[0]
+
+        assert Text("hi") == connection.ask("x", Text("?"), Text)
+        assert 4 == way.connections
+        assert 0 == way.breaks
+
+
+def test_a_request_is_repeated_once_and_never_on_a_new_connection() -> None:
+    """What breaks again and again is unavailable, and the caller decides when to try again."""
+    with scripted(answers=[HI]) as server, breaking(server.port) as way:
+        connection = Connection(way.address, "key", None)
+        connection.ask("x", Text("?"), Text)
+        way.breaks = 1_000_000
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                connection.ask("x", Text("?"), Text)
+
+
+def test_a_cursor_is_removed_at_most_once() -> None:
+    """Its removal is not repeated: the answer would be that there is no such cursor."""
+    with scripted(answers=[HI]) as server, breaking(server.port) as way:
+        connection = Connection(way.address, "key", None)
+        connection.ask("remove_cursor", Text("?"), Text)
+        way.breaks = 1
+        with pytest.raises(UnavailableError):
+            connection.ask("remove_cursor", Text("?"), Text)
+
+        assert Text("hi") == connection.ask("remove_cursor", Text("?"), Text)
 
 
 def test_a_connection_can_be_pickled_even_while_it_is_open() -> None:

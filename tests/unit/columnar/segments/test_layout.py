@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.broker.records import DEAD_LETTER, MESSAGE, SINK_ROW, SUBSCRIBE
+from braidmq.broker.records import DEAD_LETTER, FIRST_MESSAGE, MESSAGE, SINK_ROW, SUBSCRIBE
 from braidmq.columnar.segments.layout import (
     HEADERS_AT,
     ROW,
@@ -119,6 +119,6 @@ def test_rows_are_taken_as_fancy_indexing_takes_them() -> None:
 
 def test_only_messages_have_headers() -> None:
     """The fixed part before them is as long as the broker's records say."""
-    kinds = [MESSAGE, DEAD_LETTER, SINK_ROW, SUBSCRIBE, 0]
+    kinds = [MESSAGE, DEAD_LETTER, SINK_ROW, FIRST_MESSAGE, SUBSCRIBE, 0]
 
-    assert [40, 64, 40, 0, 0] == HEADERS_AT[kinds].tolist()
+    assert [40, 64, 40, 56, 0, 0] == HEADERS_AT[kinds].tolist()

@@ -1,13 +1,17 @@
 """The durable log at one moment."""
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final, NoReturn
 
 import pytest
 
 from braidmq import columnar
-from braidmq.base.errors import DamagedLogError
+from braidmq.base.errors import DamagedLogError, LogReadError, LogScarceError
+from braidmq.columnar.logs import DirectoryLog
 from braidmq.columnar.loss import DataLossError, Losses
-from braidmq.columnar.segments.views import DurableView
+from braidmq.columnar.segments.views import DurableView, topic_names
 from braidmq.wal.format import encode_mark
 from tests.unit.columnar.logs import (
     log_of,
@@ -22,18 +26,54 @@ from tests.unit.columnar.logs import (
 BODIES = [message("t", b"x" * 100) for _ in range(200)]
 
 
-def test_sealed_segments_count_even_if_the_mark_is_old_or_torn(tmp_path: Path) -> None:
+def test_sealed_segments_count_even_if_the_mark_is_old(tmp_path: Path) -> None:
     """They were synced before they were sealed; only the last segment is then in doubt."""
     write_log(tmp_path, BODIES)
     last = int(segment_files(tmp_path)[-1].stem)
-    mark = tmp_path / "wal/durable"
+    (tmp_path / "wal/durable").write_bytes(encode_mark(3))
 
-    for content in (encode_mark(3), b"\xff" * 12, b""):
-        mark.write_bytes(content)
-        assert last == DurableView(tmp_path).latest
-        assert list(range(1, last)) == offsets_of(columnar.read(tmp_path))
-    mark.unlink()
     assert last == DurableView(tmp_path).latest
+    assert list(range(1, last)) == offsets_of(columnar.read(tmp_path))
+
+
+QUERIES: Final[dict[str, Callable[[Path], object]]] = {
+    "read": columnar.read,
+    "offsets": columnar.offsets,
+    "topic_counts": columnar.topic_counts,
+    "cut": columnar.cut,
+    "advance": lambda path: columnar.advance(path, 1),
+    "offset_at": lambda path: DirectoryLog(path).offset_at(1),
+    "topic_names": lambda path: topic_names(path, 1, 10),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_without_a_valid_mark_there_is_an_error_and_not_fewer_rows(
+    tmp_path: Path, query: str
+) -> None:
+    """Flipped, cut, empty, zero or missing; a start of the broker writes it anew."""
+    write_log(tmp_path, BODIES)
+    mark = tmp_path / "wal/durable"
+    whole = mark.read_bytes()
+    flipped = [bytes([*whole[:i], whole[i] ^ 4, *whole[i + 1 :]]) for i in range(len(whole))]
+    for content in (*flipped, whole[:7], b"", bytes(12)):
+        mark.write_bytes(content)
+        with pytest.raises(LogReadError, match="wal/durable"):
+            QUERIES[query](tmp_path)
+    mark.unlink()
+    with pytest.raises(LogReadError, match="start the broker"):
+        QUERIES[query](tmp_path)
+    mark.write_bytes(whole)
+    QUERIES[query](tmp_path)
+
+
+def test_without_a_mark_a_log_without_records_is_empty(tmp_path: Path) -> None:
+    """As the broker makes it, moments before its first mark."""
+    write_log(tmp_path, [])
+    (tmp_path / "wal/durable").unlink()
+
+    assert 1 == DurableView(tmp_path).latest
+    assert [] == offsets_of(columnar.read(tmp_path))
 
 
 def test_segments_are_found_by_ids(tmp_path: Path) -> None:
@@ -118,3 +158,24 @@ def test_several_missing_segments_are_reported_once_each(tmp_path: Path) -> None
     assert first_ids[4:] == left
     bounds = zip([3, *first_ids[1:4]], first_ids[1:5], strict=True)
     assert [(a, b - 1) for a, b in bounds] == [loss[:2] for loss in losses.noted]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_lack_of_descriptors_or_memory_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """While the log is looked at, and while a segment is mapped; afterwards it is read."""
+    write_log(tmp_path, [message("t", b"x")] * 3)
+    view = DurableView(tmp_path)
+
+    def fail(*_given: object, **_named: object) -> NoReturn:
+        raise OSError(number, "scarce")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("braidmq.columnar.segments.segments.MappedFile", fail)
+        with pytest.raises(LogScarceError, match="scarce"):
+            view.open(1)
+        patch.setattr("braidmq.columnar.segments.views.list_segments", fail)
+        with pytest.raises(LogScarceError, match="reading wal: scarce"):
+            DurableView(tmp_path)
+    assert 3 == columnar.read(tmp_path).num_rows

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from braidmq.server.access.keys import DEV_KEY, KeyRing, hash_key, new_key
-from braidmq.server.config.config import KeyConfig
+from braidmq.server.config.config import KeyConfig, QuotaOverrides, QuotasConfig
 
 
 def ring(*keys: str, dev: bool = False) -> KeyRing:
@@ -100,3 +100,19 @@ def test_a_name_proven_by_a_certificate_finds_the_same_principal() -> None:
     assert keys.find("b") is keys.named("name-b")
     assert keys.find(DEV_KEY) is keys.named("dev")
     assert [None, None] == [keys.named("b"), keys.named("")]
+
+
+def test_a_key_has_the_quotas_of_the_section_and_its_own_where_it_has_some() -> None:
+    """The dev key and administrators have quotas too."""
+    own = QuotaOverrides.model_validate({"topics": 5})
+    section = QuotasConfig.model_validate({"topics": 7, "queues": 0})
+    configs = [
+        KeyConfig(name=key, hash=hash_key(key), admin=key == "b", quotas=quotas)
+        for key, quotas in [("a", own), ("b", QuotaOverrides())]
+    ]
+
+    found = KeyRing(configs, True, section).principals()
+
+    assert [("a", 5, 0), ("b", 7, 0), ("dev", 7, 0)] == [
+        (who.name, who.quotas.limit("topics"), who.quotas.limit("queues")) for who in found
+    ]

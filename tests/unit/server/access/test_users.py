@@ -14,19 +14,16 @@ from argon2 import Type, extract_parameters
 
 from braidmq.broker.authorize import GRANTABLE, PUBLISH, SUBSCRIBE, Principal, authorize
 from braidmq.server.access import users as module
+from braidmq.server.access.checks import ADDRESS_WAITING_MAX
+from braidmq.server.access.passwords import HASH_MEMORY_KIB
 from braidmq.server.access.users import (
     GRANTS_MAX,
-    HASH_MEMORY_KIB,
-    PASSWORD_CHARS_MAX,
-    USERS_FILE,
-    WORKERS,
+    WAITING_MAX,
     Account,
     Result,
-    User,
     Users,
-    is_password,
-    is_user_name,
 )
+from braidmq.server.access.users_file import USERS_FILE, User, is_user_name
 from braidmq.testing.disk import FakeDisk
 from tests.unit.server.access.users_by_hand import (
     HASH,
@@ -160,13 +157,6 @@ def test_user_names_by_example(name: str, *, expected: bool) -> None:
     assert expected == is_user_name(name)
 
 
-def test_the_length_of_a_password_is_limited() -> None:
-    """It has at least one character."""
-    lengths = (0, 1, PASSWORD_CHARS_MAX, PASSWORD_CHARS_MAX + 1)
-
-    assert [False, True, True, False] == [is_password("x" * length) for length in lengths]
-
-
 @pytest.mark.parametrize("password", ["\0", "\ud800", "пароль", " ", "x" * 1024])
 def test_any_character_may_be_in_a_password(desk: Desk, password: str) -> None:
     """Even half of a surrogate pair, which UTF-8 cannot encode."""
@@ -222,25 +212,21 @@ def test_a_password_change_for_a_deleted_user_does_not_reach_its_successor(
     """A change that was waiting while the name changed hands has no effect."""
     desk.create("ada", "old")
     answers: list[Result] = []
-    hashes = desk.hasher.hashed
-    desk.users.change_password("ada", "stolen", answers.append)
-    hashed = desk.calls.get(timeout=WAIT_S)  # hashed, but applied last
-    desk.delete("ada")
+    desk.users.delete("ada", answers.append)
+    desk.users.change_password("ada", "stolen", answers.append)  # hashed while ada is deleted
+    desk.until(answers, 2)
     desk.create("ada", "successor")
-    hashed()
 
-    desk.until(answers)
-    assert [Result.NOT_FOUND] == answers
+    assert [Result.DONE, Result.NOT_FOUND] == answers
     assert desk.check("ada", "stolen") is None
     assert desk.check("ada", "successor") is not None
-    assert hashes + 2 == desk.hasher.hashed
 
 
 def test_a_check_overtaken_by_a_password_change_fails(desk: Desk) -> None:
     """A password that was right only when the check began is wrong."""
     desk.create("ada", "old")
     answers: list[Principal | None] = []
-    desk.users.check("ada", "old", answers.append)
+    desk.start_check("ada", "old", answers)
     checked = desk.calls.get(timeout=WAIT_S)
     desk.change("ada", "new")
     checked()
@@ -252,7 +238,7 @@ def test_a_check_overtaken_by_a_deletion_fails(desk: Desk) -> None:
     """A user that no longer exists cannot sign in."""
     desk.create("ada", "old")
     answers: list[Principal | None] = []
-    desk.users.check("ada", "old", answers.append)
+    desk.start_check("ada", "old", answers)
     checked = desk.calls.get(timeout=WAIT_S)
     desk.delete("ada")
     checked()
@@ -322,22 +308,17 @@ def test_the_number_of_users_is_limited(desk: Desk, monkeypatch: pytest.MonkeyPa
     assert [Result.DONE, Result.DONE, Result.FULL] == results
 
 
-def test_too_many_checks_are_refused(gated: Desk) -> None:
-    """Running and waiting checks get their answers; one beyond the limit is not started."""
+def test_checks_above_the_limits_are_refused(gated: Desk) -> None:
+    """Those within them get their answers, and changes are made meanwhile."""
     answers: list[Principal | None] = []
-    results: list[Result] = []
-    limit = 2 + 64
-    taken = [gated.users.check("ada", "x", answers.append) for _ in range(limit + 1)]
-    gated.users.create("ada", "x", results.append)
-    gated.users.delete("bob", results.append)
-    gated.until(results, 2)
-
-    assert [True] * limit + [False] == taken
-    assert [Result.BUSY, Result.BUSY] == results
-    gated.hasher.gate.set()
-    gated.until(answers, limit)
-    assert limit == len(gated.hasher.verified)
+    for _ in range(1 + ADDRESS_WAITING_MAX + 5):
+        gated.start_check("ada", "x", answers)
     assert Result.DONE == gated.create("ada", "x")
+
+    assert (5 * ["ada"], []) == (gated.limited, answers)
+    gated.hasher.gate.set()
+    gated.until(answers, 1 + ADDRESS_WAITING_MAX)
+    assert (1 + ADDRESS_WAITING_MAX) * [None] == answers
     assert gated.check("ada", "x") is not None
 
 
@@ -345,10 +326,13 @@ def test_every_job_frees_its_slot() -> None:
     """More changes and checks than may wait at once are all answered, one after the other."""
     desk = Desk()
     desk.disk.fail("rename", errno.EIO, nth=3)
-    for number in range(2 + 64):
+    for number in range(WAITING_MAX + 1):
         assert desk.create(f"u{number}") in {Result.DONE, Result.NOT_SAVED}
         assert Result.NOT_FOUND == desk.delete("unknown")
-        assert desk.check("unknown", "x") is None
+        answers: list[Principal | None] = []
+        desk.start_check("unknown", "x", answers, address=f"10.0.0.{number}")
+        desk.until(answers)
+        assert [None] == answers
     desk.close()
 
 
@@ -403,10 +387,10 @@ def test_no_secret_is_shown_or_logged(
 def test_after_stop_no_check_starts_and_no_answer_arrives(gated: Desk) -> None:
     """Running checks are finished, waiting ones are dropped."""
     answers: list[Principal | None] = []
-    for _ in range(WORKERS + 1):
-        assert gated.users.check("ada", "x", answers.append)
+    for _ in range(3):
+        gated.start_check("ada", "x", answers)
     gated.users.stop()
-    assert not gated.users.check("ada", "x", answers.append)
+    gated.start_check("ada", "x", answers)
     assert Result.BUSY == gated.create("ada")
     gated.close()
     while not gated.calls.empty():
@@ -445,7 +429,7 @@ async def test_answers_arrive_on_the_event_loop() -> None:
     users.create("ada", "x", created.set_result)
     assert Result.DONE == await asyncio.wait_for(created, WAIT_S)
     checked: asyncio.Future[Principal | None] = loop.create_future()
-    assert users.check("ada", "x", checked.set_result)
+    users.check("ada", "x", checked.set_result, address="", limited=lambda: None)
 
     assert users.find("ada") is await asyncio.wait_for(checked, WAIT_S)
     users.stop()

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import stat
 from collections.abc import Iterator
 from itertools import product
@@ -12,7 +13,8 @@ import pytest
 
 from braidmq.base.errors import EXIT_USAGE, ConfigError
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
-from braidmq.server.access.users import USERS_FILE, Account, Result
+from braidmq.server.access.users import Account, Result
+from braidmq.server.access.users_file import USERS_FILE, load_users
 from braidmq.testing.disk import FakeDisk, PowerCutError
 from braidmq.wal.disk import Disk
 from tests.unit.server.access.users_by_hand import HASH, NOW_S, Desk, user_record, users_file
@@ -69,6 +71,7 @@ def test_the_file_has_the_documented_format(desk: Desk) -> None:
     encoded = content["users"][0].pop("hash")
 
     assert encoded.startswith("$argon2id$v=19$")
+    assert re.fullmatch("sha256:[0-9a-f]{64}", content.pop("checksum"))
     assert {
         "version": 1,
         "users": [
@@ -137,6 +140,40 @@ def _answered_before_the_cut(desk: Desk) -> int:
     except PowerCutError:
         pass
     return answered
+
+
+def test_a_flipped_bit_prevents_startup(desk: Desk) -> None:
+    """Also one in a grant, or in the hash of a password, which would still be valid users."""
+    desk.create("ada")
+    desk.grant("ada", "orders.*", PUBLISH)
+    whole = desk.disk.content(USERS_FILE)
+    texts = set()
+    for bit in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        disk = FakeDisk()
+        disk.put(USERS_FILE, bytes(changed))
+        try:
+            table = load_users(disk, ())
+        except ConfigError as error:
+            texts.add(str(error).partition(";")[0])
+        else:  # white space that is other white space
+            assert table == load_users(desk.disk, ()), bit
+
+    assert "users.json: is damaged: it does not match its checksum" in texts
+
+
+def test_a_file_without_a_checksum_is_read_and_gets_one_with_the_next_change() -> None:
+    """As earlier versions have written it."""
+    disk = FakeDisk()
+    disk.put(USERS_FILE, users_file(user_record("ada")))
+    desk = Desk(disk)
+    assert b"checksum" not in disk.content(USERS_FILE)
+    desk.create("bob")
+    desk.close()
+
+    assert b'"checksum": "sha256:' in disk.content(USERS_FILE)
+    assert {"ada", "bob"} == set(load_users(disk, ()))
 
 
 @pytest.mark.parametrize(

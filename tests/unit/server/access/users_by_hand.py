@@ -61,6 +61,7 @@ class Desk:
     def __init__(self, files: Files | None = None, hasher: Counting | None = None) -> None:
         self.files = FakeDisk() if files is None else files
         self.hasher = hasher or Counting()
+        self.limited: list[str] = []
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.users = Users(
             self.files,
@@ -110,10 +111,22 @@ class Desk:
 
     def check(self, name: str, password: str) -> Principal | None:
         answers: list[Principal | None] = []
-        assert self.users.check(name, password, answers.append)
+        self.start_check(name, password, answers)
         assert [] == answers
         self.until(answers)
         return answers[0]
+
+    def start_check(
+        self, name: str, password: str, answers: list[Principal | None], address: str = "::1"
+    ) -> None:
+        """Start a check; one above the limits is noted in `limited`."""
+        self.users.check(
+            name,
+            password,
+            answers.append,
+            address=address,
+            limited=lambda: self.limited.append(name),
+        )
 
     def found(self, name: str) -> Principal:
         principal = self.users.find(name)

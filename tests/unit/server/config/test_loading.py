@@ -8,6 +8,7 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from braidmq.base.errors import ConfigError
+from braidmq.broker.quotas import DEFAULTS
 from braidmq.server.config.config import Config, delivery_for
 from braidmq.server.config.loading import known_keys, load
 
@@ -54,6 +55,20 @@ def test_a_later_source_wins_over_an_earlier_one(tmp_path: Path) -> None:
     assert ("127.0.0.2", 3, 7) == (config.blip.host, config.blip.port, config.blip.max_retries)
     assert ("127.0.0.1", 2) == (config.http.host, config.http.port)
     assert Path("e") == config.data_dir
+
+
+@pytest.mark.parametrize("listener", ["blip", "vibe", "qumbed", "http", "flight"])
+def test_an_address_from_a_later_source_leaves_tls_on(listener: str, tmp_path: Path) -> None:
+    """A flag or a variable that moves a listener must not take its certificate away."""
+    files = {key: written(tmp_path, "", f"{key}.pem") for key in ("tls_cert", "tls_key")}
+    settings = "".join(f"{key} = '{path}'\n" for key, path in files.items())
+    path = written(tmp_path, f"[{listener}]\n{settings}")
+    by_flag = load(path, {}, {**DEV, listener: "127.0.0.1:1"})
+    by_variable = load(path, {f"BRAIDMQ_{listener.upper()}__PORT": "1"}, DEV)
+
+    for config in (by_flag, by_variable):
+        section = dict(config.listeners())[listener]
+        assert (1, *files.values()) == (section.port, section.tls_cert, section.tls_key)
 
 
 def test_yaml_and_toml_give_the_same_configuration(tmp_path: Path) -> None:
@@ -104,6 +119,7 @@ ENVIRONMENT_REFUSALS = {
     "BRAIDMQ_WAL__RETENTION_FORCE=perhaps": (
         "wal.retention_force: must be true or false (BRAIDMQ_WAL__RETENTION_FORCE)"
     ),
+    "BRAIDMQ_QUOTAS__TOPICS=-1": ("quotas.topics: must be at least 0 (BRAIDMQ_QUOTAS__TOPICS)"),
     "BRAIDMQ_LIMITS__DRAIN_S=nan": (
         "limits.drain_s: must be a finite number (BRAIDMQ_LIMITS__DRAIN_S)"
     ),
@@ -220,13 +236,30 @@ def test_without_keys_and_without_development_mode_nothing_starts() -> None:
 def test_qumbed_requires_authentication_unless_it_is_on_loopback(tmp_path: Path) -> None:
     """auth = "none" is for this machine only; it does not matter to a listener that is off."""
     keys = f"[[auth.keys]]\nname = 'a'\nhash = 'sha256:{64 * '0'}'\n"
-    path = written(tmp_path, keys + "[qumbed]\nhost = '0.0.0.0'\n")
-    text = "qumbed.auth: must be key or mtls to listen on 0.0.0.0"
+    path = written(tmp_path, keys + "[qumbed]\nhost = '0.0.0.0'\nauth = 'none'\n")
+    text = "qumbed.auth: none is for loopback only: must be key or mtls to listen on 0.0.0.0"
 
     assert text == str(refusal(path, flags={"dev": False}))
     allowed = {"BRAIDMQ_QUMBED__AUTH": "key"}, {"BRAIDMQ_QUMBED__ENABLED": "false"}
     for environ in allowed:
         assert "0.0.0.0" == load(path, environ, {}).qumbed.host  # noqa: S104 - never bound
+
+
+def test_qumbed_asks_for_a_key_unless_the_configuration_says_otherwise(tmp_path: Path) -> None:
+    """Under --dev it asks for none by default; elsewhere `none` must be written."""
+    keys = f"[[auth.keys]]\nname = 'a'\nhash = 'sha256:{64 * '0'}'\n"
+    open_path = written(tmp_path, keys + "[qumbed]\nauth = 'none'\n")
+    assert "none" == load(open_path, {}, {}).qumbed.auth
+    path = written(tmp_path, keys + "[qumbed]\nport = 0\n")
+    asked = [
+        load(path, {}, {}).qumbed.auth,
+        load(path, {}, DEV).qumbed.auth,
+        load(path, {"BRAIDMQ_QUMBED__AUTH": "key"}, DEV).qumbed.auth,
+        Config().qumbed.auth,
+        Config(dev=True).qumbed.auth,
+    ]
+
+    assert ["key", "none", "key", "key", "none"] == asked
 
 
 def test_qumbed_has_a_window_of_its_own() -> None:
@@ -307,5 +340,9 @@ def test_the_documentation_names_every_key_with_its_default() -> None:
         for key in type(Config().delivery).model_fields:
             if (strand, key) != ("qumbed", "window_bytes"):  # a key of its own
                 assert "not set" == expected.pop(f"{strand}.{key}")
+    # And a key's own quotas are one row.
+    for quota in DEFAULTS:
+        assert "not set" == expected.pop(f"auth.keys.quotas.{quota}")
+    expected["auth.keys.quotas"] = "{}"
 
     assert expected == documented()

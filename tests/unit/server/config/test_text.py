@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.server.config.config import AuthConfig, Config, KeyConfig, WalConfig
+from braidmq.broker.quotas import DEFAULTS
+from braidmq.server.config.config import MASK, AuthConfig, Config, KeyConfig, WalConfig
 from braidmq.server.config.loading import load
 from braidmq.server.config.text import loss_note, to_text
 
@@ -38,6 +39,23 @@ def test_hashes_are_masked_and_permissions_shown() -> None:
             "admin": True,
         }
     ] == tomllib.loads(text)["auth"]["keys"]
+
+
+def test_quotas_of_a_key_are_shown_and_read_back(tmp_path: Path) -> None:
+    """Only what differs is in its block; the rest is in [quotas]."""
+    path = tmp_path / "some.toml"
+    path.write_text(
+        f"[quotas]\ncursors = 0\n[[auth.keys]]\nname = 'a'\nhash = '{HASH}'\n"
+        "quotas = { topics = 5 }\n",
+        "utf-8",
+    )
+    text = to_text(load(path, {}, {}))
+    shown = tomllib.loads(text)
+
+    assert {"topics": 5} == shown["auth"]["keys"][0]["quotas"]
+    assert {**DEFAULTS, "cursors": 0} == shown["quotas"]
+    path.write_text(text.replace(f"sha256:{MASK}", HASH), "utf-8")
+    assert text == to_text(load(path, {}, {}))
 
 
 LOSSES = {

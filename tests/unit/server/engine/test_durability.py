@@ -191,7 +191,7 @@ async def test_a_snapshot_is_saved() -> None:
     disk = FakeDisk()
     async with durability_on(disk) as (durability, reports):
         durability.append([message(b"x")], urgent=False)
-        durability.save(1, b"the state", needed_id=1)
+        durability.save(1, [b"the ", b"state"], needed_id=1)
         await until(lambda: reports.committed_ids)
     saved = snapshots.load(disk)
 

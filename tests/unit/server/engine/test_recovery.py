@@ -11,10 +11,12 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.topics import Message
 from braidmq.server.config.config import Config
-from braidmq.server.engine.recovery import Recovered, recover, settings_of
+from braidmq.server.engine.recovery import Recovered, readers_place, recover, settings_of
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal import snapshots
+from braidmq.wal.floor import FLOOR_PATH
 from braidmq.wal.maintenance.repair import repair
+from braidmq.wal.segment import segment_path
 
 NOW_US = 5_000_000
 
@@ -160,3 +162,42 @@ def test_a_repaired_log_keeps_everything_but_the_accepted_loss() -> None:
     read = again.wal.read(0, topic=b"orders", up_to=ids[-1], count_max=9, bytes_max=999)
     assert [ids[0], ids[2]] == [message_id for message_id, _ in read.records]
     assert [(ids[1], ids[1])] == read.gaps
+
+
+def without_oldest(*, force: bool = False) -> tuple[FakeDisk, Config]:
+    """Return the log of a version without a floor whose oldest segment has been removed."""
+    disk = FakeDisk()
+    config = Config.model_validate({"wal": {"retention_force": force}})
+    wal = config.wal.model_copy(update={"segment_bytes": 4096})
+    config = config.model_copy(update={"wal": wal})
+    found = recovered(disk, config)
+    subscribe(found.broker, "t")
+    for _ in range(60):
+        publish(found.broker, "t", bytes(200))
+        write(found)
+    snapshots.save(disk, *state.snapshot(found.broker, NOW_US))
+    disk.remove(FLOOR_PATH)
+    disk.remove(segment_path(1))
+    return disk, config
+
+
+def test_a_reader_behind_the_start_of_a_log_without_a_floor_is_damage() -> None:
+    """Messages that a subscription has not acknowledged are gone, and no floor explains it."""
+    disk, config = without_oldest()
+    with pytest.raises(DamagedLogError, match="has not passed it") as caught:
+        recovered(disk.kill(), config)
+    assert 65 == caught.value.exit_code
+    repair(disk, records.describe, accept_loss=True)
+    again = recovered(disk, config)
+
+    assert again.wal.first_id > readers_place(again.broker)
+
+
+def test_forced_retention_explains_a_reader_behind_the_start() -> None:
+    """As does an older snapshot than the one that retention went by."""
+    disk, config = without_oldest(force=True)
+    recovered(disk, config)
+    disk, config = without_oldest()
+    disk.put("snapshot/99999999999999999999.snap", b"not valid")
+
+    assert 1 == len(recovered(disk, config).snapshots_rejected)

@@ -1,38 +1,12 @@
-"""The daemon's clock and timers."""
+"""The daemon's timers."""
 
 import asyncio
-import time
 
 import pytest
 
-from braidmq.server.engine.ticker import SystemClock, Ticker
+from braidmq.server.engine.ticker import Ticker
 from braidmq.testing.clock import FakeClock
 from tests.integration.blip.peer import until
-
-
-def test_the_clock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Setting the machine's time does not move it."""
-    clock = SystemClock()
-    before = clock.now_us()
-    monkeypatch.setattr(time, "time_ns", lambda: 0)
-    seen = [clock.now_us() for _ in range(100)]
-
-    assert [before, *seen] == sorted([before, *seen])
-
-
-def test_the_clock_starts_no_earlier_than_the_log() -> None:
-    """Times in the log do not decrease over a restart on a machine whose clock is behind."""
-    future_us = time.time_ns() // 1000 + 10**12
-    clock = SystemClock(future_us)
-
-    assert future_us <= clock.now_us() < future_us + 10**9
-
-
-def test_the_clock_is_wall_time() -> None:
-    """An earlier time in the log does not hold it back."""
-    now_us = time.time_ns() // 1000
-
-    assert abs(SystemClock(1).now_us() - now_us) < 60 * 10**6
 
 
 class Deadlines:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from braidmq.base.errors import LogFullError, LogPoisonedError
+from braidmq.base.errors import NO_SPACE, LogFullError, LogPoisonedError
 from braidmq.broker.delivery.dispatch import ChannelRead
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import Policy
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 
 POISONED = LogPoisonedError("write", "Input/output error")
 POISONED_TEXT = "log poisoned: write failed: Input/output error"
-FULL_TEXT = "no space left on the log's disk"
+FULL_TEXT = NO_SPACE
 
 
 async def begun(wait: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":

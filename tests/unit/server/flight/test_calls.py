@@ -1,24 +1,27 @@
 """Calls to the Flight endpoint: authentication and limits."""
 
+import errno
 from collections.abc import Callable
-from contextlib import ExitStack
-from threading import Event, Thread
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
+from braidmq.base.errors import LogScarceError
 from braidmq.broker.authorize import Principal
-from braidmq.columnar.flight.failures import UnavailableError, decode_failure
+from braidmq.columnar.flight.failures import decode_failure
 from braidmq.server.flight import calls as flight_calls
-from braidmq.server.flight.calls import Calls, Slots
+from braidmq.server.flight.calls import PROGRESS_BYTES_MIN, Call, Calls
 
 ANNA = Principal("anna", publish=[], subscribe=[])
+BERT = Principal("bert", publish=[], subscribe=[])
 HEADERS: dict[str, list[Any]] = {"authorization": ["Bearer anna's key"]}
+BERTS: dict[str, list[Any]] = {"authorization": ["Bearer bert's key"]}
 
 
 def opened_calls() -> Calls:
-    found = Calls({"anna's key": ANNA}.get)
+    found = Calls({"anna's key": ANNA, "bert's key": BERT}.get)
     found.open()
     return found
 
@@ -81,10 +84,13 @@ def test_the_scheme_is_case_insensitive() -> None:
 def test_calls_beyond_the_limit_are_told_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls up to the limit are accepted; when one of them ends, another is."""
     monkeypatch.setattr(flight_calls, "CALLS_MAX", 2)
+    monkeypatch.setattr(flight_calls, "CALLS_OWN", 0)
     calls = opened_calls()
     first, _ = calls.start_call(None, HEADERS), calls.start_call(None, HEADERS)
     line = refusal(lambda: calls.start_call(None, HEADERS))
-    assert "UnavailableError: there are 2 calls already; try again" == line
+    assert (
+        "UnavailableError: try again: too many calls: at most 2 at a time; no setting raises it"
+    ) == line
     assert 1 == calls.refused["flight_calls"]
     first.call_completed(None)
 
@@ -105,81 +111,77 @@ def test_calls_are_refused_during_recovery_and_shutdown() -> None:
     assert 0 == calls.count
 
 
-def test_a_slot_is_freed_however_its_use_ends() -> None:
-    """Even by an error."""
-    slots = Slots("looks", 1)
-    with slots.one():
-        assert 1 == slots.taken
-    with pytest.raises(ZeroDivisionError), slots.one():
-        raise ZeroDivisionError
+def test_another_key_has_calls_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many calls one key has begun."""
+    monkeypatch.setattr(flight_calls, "CALLS_MAX", 3)
+    monkeypatch.setattr(flight_calls, "CALLS_OWN", 2)
+    calls = opened_calls()
+    for _ in range(3):
+        calls.start_call(None, HEADERS)
+    refusal(lambda: calls.start_call(None, HEADERS))
+    others = [calls.start_call(None, BERTS) for _ in range(2)]
+    assert [BERT, BERT] == [call.principal for call in others]
+    refusal(lambda: calls.start_call(None, BERTS))
+    others[0].call_completed(None)
 
-    assert 0 == slots.taken
-
-
-def test_a_call_that_finds_no_slot_is_refused_after_a_while() -> None:
-    """The error says what the slots are for."""
-    slots = Slots("looks", 2, wait_s=0)
-    with ExitStack() as held:
-        held.enter_context(slots.one())
-        held.enter_context(slots.one())
-        with pytest.raises(UnavailableError, match="all 2 slots for looks are taken"):
-            held.enter_context(slots.one())
-    with slots.one():
-        assert 1 == slots.taken
+    assert BERT is calls.start_call(None, BERTS).principal
+    assert 2 == calls.refused["flight_calls"]
 
 
-def test_a_waiting_call_gets_the_slot_that_is_freed() -> None:
-    """In the end every call has had one, and never two at a time."""
-    slots = Slots("looks", 1)
-    most: list[int] = []
-
-    def look() -> None:
-        with slots.one():
-            most.append(slots.taken)
-
-    with slots.one():
-        threads = [Thread(target=look) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert 8 * [1] == most
+def begun(calls: Calls) -> Call:
+    call = calls.start_call(None, HEADERS)
+    call.begins()
+    return call
 
 
-def test_a_call_whose_peer_is_gone_stops_waiting() -> None:
-    """The broker does no work for a peer that has hung up."""
-    slots = Slots("looks", 1)
-    with (
-        slots.one(),
-        pytest.raises(UnavailableError, match="slots for looks are taken"),
-        slots.one(lambda: True),
-    ):
-        raise AssertionError
-    with slots.one(lambda: True):
-        assert 1 == slots.taken
+def test_a_call_stalls_while_its_peer_makes_no_progress() -> None:
+    """Every batch is progress, and so is a part of one; the broker's own work is no stall."""
+    calls = opened_calls()
+    call, moved = begun(calls), [0]
+    call.moved = lambda: moved[0]
+    assert [] == calls.stalled(0.0, 5.0) + calls.stalled(100.0, 5.0)
+    with call.peers_turn():
+        assert [] == calls.stalled(101.0, 5.0) + calls.stalled(105.0, 5.0)
+        assert [call] == calls.stalled(106.0, 5.0)
+        moved[0] += PROGRESS_BYTES_MIN - 1
+        assert [call] == calls.stalled(107.0, 5.0)
+        moved[0] += 1
+        assert [] == calls.stalled(108.0, 5.0)
+        assert [call] == calls.stalled(113.0, 5.0)
+    assert [] == calls.stalled(200.0, 5.0)
+    with call.peers_turn():
+        assert [] == calls.stalled(201.0, 5.0)
 
 
-def test_closing_refuses_the_calls_that_wait() -> None:
-    """They do not wait for their timeout, and later calls get no slot."""
-    slots = Slots("looks", 1)
-    waits, outcome = Event(), []
+def test_a_call_that_never_begins_stalls() -> None:
+    """Flight waits for the first message of a stage before it tells us of it."""
+    calls = opened_calls()
+    call = calls.start_call(None, HEADERS)
 
-    def look() -> None:
-        waits.set()
-        try:
-            with slots.one():
-                outcome.append("in")
-        except UnavailableError as error:
-            outcome.append(str(error))
+    assert [] == calls.stalled(0.0, 5.0)
+    assert [call] == calls.stalled(5.0, 5.0)
+    call.call_completed(None)
+    assert [] == calls.stalled(10.0, 5.0)
 
-    with slots.one():
-        thread = Thread(target=look)
-        thread.start()
-        waits.wait()
-        slots.close()
-        thread.join()
 
-    assert ["the broker is shutting down"] == outcome
-    with pytest.raises(UnavailableError), slots.one():
-        pass
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, "Too many open files"),
+        OSError(errno.ENFILE, "Too many open files in system"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        MemoryError(),
+        pa.ArrowMemoryError("malloc of size 1"),
+        LogScarceError("reading wal/1", "Too many open files"),
+    ],
+)
+def test_a_lack_of_descriptors_or_memory_is_passing(error: Exception) -> None:
+    """The client is told to try again; it is no failure of the broker."""
+
+    def fail() -> None:
+        with flight_calls.flight_errors():
+            raise error
+
+    line = refusal(fail)
+    assert line.startswith("UnavailableError: the broker has no descriptor or memory to spare")
+    assert line.endswith("try again")

@@ -3,8 +3,9 @@
 import asyncio
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,24 +19,30 @@ from braidmq.broker.authorize import Principal
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.failures import UnavailableError
 from braidmq.daemon.daemon import Daemon
-from braidmq.server.config.config import Config, FlightConfig
-from braidmq.server.flight.listener import SILENCE_S, FlightListener, sockets_of
+from braidmq.server.config.config import Config, FlightConfig, LimitsConfig
+from braidmq.server.flight.listener import FlightListener
 from braidmq.testing import running_broker
+from braidmq.transport.door import Door
 from tests.integration.blip.peer import until
 from tests.unit.columnar.logs import message, write_log
 
-KEEPALIVE_OPTIONS = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
-)
 KEYS = {"key": Principal("anna", publish=[], subscribe=["*"])}
+
+
+def listener_of(section: FlightConfig, path: Path) -> FlightListener:
+    return FlightListener(
+        section,
+        LimitsConfig(),
+        door=Door(connections=10, strangers=10),
+        connections_max=10,
+        data_dir=path,
+        find=KEYS.get,
+    )
 
 
 @contextmanager
 def listening(path: Path, **config: object) -> Iterator[FlightListener]:
-    section = FlightConfig.model_validate({"port": 0, **config})
-    listener = FlightListener(section, path, KEYS.get)
+    listener = listener_of(FlightConfig.model_validate({"port": 0, **config}), path)
     try:
         yield listener
     finally:
@@ -59,16 +66,12 @@ def test_the_address_is_where_the_endpoint_listens(tmp_path: Path, host: str) ->
 
 
 def test_an_address_in_use_is_reported(tmp_path: Path) -> None:
-    """Even when another Flight endpoint uses it: the two would share the calls."""
-    with listening(tmp_path) as listener:
-        port = port_of(listener)
-        with pytest.raises(AddressInUseError, match=f"flight: cannot listen on .*:{port}: "):
-            FlightListener(FlightConfig(port=port), tmp_path, KEYS.get)
+    """Before the log is recovered."""
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
         pytest.raises(AddressInUseError, match="Address already in use"),
     ):
-        FlightListener(FlightConfig(port=other.getsockname()[1]), tmp_path, KEYS.get)
+        listener_of(FlightConfig(port=other.getsockname()[1]), tmp_path)
 
 
 def test_an_unusable_certificate_is_reported(tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ def test_an_unusable_certificate_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "rubbish.pem"
     path.write_text("no")
     with pytest.raises(ConfigError, match=r"flight\.tls_cert"):
-        FlightListener(FlightConfig(port=0, tls_cert=path, tls_key=path), tmp_path, KEYS.get)
+        listener_of(FlightConfig(port=0, tls_cert=path, tls_key=path), tmp_path)
 
 
 def test_with_a_certificate_the_address_names_its_scheme(tmp_path: Path) -> None:
@@ -90,44 +93,22 @@ def test_with_a_certificate_the_address_names_its_scheme(tmp_path: Path) -> None
         assert listener.address.startswith("grpc+tls://127.0.0.1:")
 
 
-def test_calls_are_refused_until_the_log_is_recovered(tmp_path: Path) -> None:
-    """The endpoint listens from the beginning, so that an address in use is found early."""
+def test_connections_are_refused_until_the_log_is_recovered(tmp_path: Path) -> None:
+    """The address is bound from the beginning, so that one in use is found early."""
     with listening(tmp_path) as listener:
         endpoint = Endpoint(f"grpc://{listener.address}", "key")
-        with pytest.raises(UnavailableError, match="the broker is recovering its log"):
+        with pytest.raises(UnavailableError):
             endpoint.offsets()
         assert 0 == len(listener)
 
 
-def test_peers_that_vanish_are_noticed(tmp_path: Path) -> None:
-    """Connections inherit the options that detect this from the listening socket."""
-    with (
-        listening(tmp_path) as listener,
-        socket.create_connection(("127.0.0.1", port_of(listener))) as peer,
-    ):
-        options: list[int] = []
-        while not options:  # until the connection is accepted
-            options = _options(port_of(listener), peer.getsockname()[1])
-
-    assert [1, SILENCE_S, 2000 * SILENCE_S] == options
-
-
-def _options(port: int, peer: int) -> list[int]:
-    for found in sockets_of(port):
-        with suppress(OSError):
-            if found.getpeername()[1] == peer:
-                return [found.getsockopt(level, option) for level, option in KEEPALIVE_OPTIONS]
-    return []
-
-
-def test_a_udp_socket_with_the_same_port_is_not_touched(tmp_path: Path) -> None:
-    """Qumbed may listen on the same number; options of TCP would fail there."""
-    with listening(tmp_path) as listener, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
-        datagrams.bind(("127.0.0.1", port_of(listener)))
-
-        kinds = {found.type for found in sockets_of(port_of(listener))}
-
-    assert {socket.SOCK_STREAM} == kinds
+def test_nothing_of_the_inner_socket_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even after a kill: its directory is gone as soon as gRPC listens."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with listening(tmp_path):
+        assert [] == list(tmp_path.iterdir())
 
 
 @pytest.mark.asyncio

@@ -15,7 +15,7 @@ from braidmq.columnar.flight.failures import UnavailableError, decode_failure
 from braidmq.columnar.flight.requests import REQUEST_BYTES_MAX, ReadRequest, encode
 from braidmq.server.flight import calls as flight_calls
 from braidmq.server.flight import service as flight_service
-from braidmq.server.flight.calls import Slots
+from braidmq.server.flight.places import Places
 from tests.unit.columnar.endpoints import Served, served
 from tests.unit.columnar.logs import message, write_log
 
@@ -201,10 +201,10 @@ def test_a_stream_ends_with_a_mark(client: fl.FlightClient) -> None:
     assert {None} == {chunk.app_metadata for chunk in chunks[:-1]}
 
 
-def test_an_abandoned_read_frees_its_slot(
+def test_an_abandoned_read_frees_its_place(
     client: fl.FlightClient,
 ) -> None:
-    """After more of them than there are slots, there is still a free one."""
+    """After more of them than there are places, there is still a free one."""
     for _ in range(2 * flight_calls.STREAMS_MAX):
         reader = client.do_get(fl.Ticket(b'{"batch_rows":1}'), call())
         reader.read_chunk()
@@ -212,11 +212,11 @@ def test_an_abandoned_read_frees_its_slot(
     assert 300 == client.do_get(fl.Ticket(b"{}"), call()).read_all().num_rows
 
 
-def test_a_read_that_finds_no_slot_is_told_to_try_again(path: Path) -> None:
-    """The limit holds for the whole service, whichever clients hold the slots."""
+def test_a_read_that_finds_no_place_is_told_to_try_again(path: Path) -> None:
+    """The limit holds for the whole service, whichever clients hold the places."""
     with served(path) as found:
-        found.calls.streams = Slots("reads", 0, wait_s=0)
-        with pytest.raises(UnavailableError, match="slots for reads are taken; try again"):
+        found.calls.streams = Places("reads", 0, wait_s=0)
+        with pytest.raises(UnavailableError, match="places for reads are taken; try again"):
             list(found.endpoint().batches())
 
 

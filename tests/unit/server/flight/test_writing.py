@@ -14,6 +14,7 @@ from braidmq.columnar.flight import requests
 from braidmq.columnar.flight.failures import BrokenStreamError, UnavailableError
 from braidmq.columnar.flight.requests import BadRequestError, EndOfStage, encode
 from braidmq.server.cursors import Cursors
+from braidmq.server.flight.calls import Call
 from braidmq.server.flight.writing import Writing, sent_batches
 from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
@@ -24,6 +25,7 @@ from braidmq.wal.disk import Disk
 SCHEMA = pa.schema([("value", pa.binary())])
 ANNA = Principal("anna", publish=["a*"], subscribe=["a*"])
 BERT = Principal("bert", publish=["*"], subscribe=["*"])
+CALL = Call(ANNA, lambda _call: None)
 ADMIN = Principal("admin", publish=[], subscribe=[], admin=True)
 
 Answer = TypeVar("Answer")
@@ -55,7 +57,7 @@ def mark(count: int) -> Chunk:
 
 def test_batches_are_passed_on_up_to_the_mark() -> None:
     """Nothing after the mark is read."""
-    found = list(sent_batches(Sent(rows(b"1", b"2"), rows(b"3"), mark(3), rows(b"4"))))
+    found = list(sent_batches(CALL, Sent(rows(b"1", b"2"), rows(b"3"), mark(3), rows(b"4"))))
 
     assert [2, 1, 0] == [len(batch) for batch in found]
 
@@ -94,7 +96,7 @@ def test_an_incomplete_or_invalid_stream_is_an_error(
 ) -> None:
     """A stage holds everything that was sent, or there is no stage."""
     with pytest.raises(kind, match=problem):
-        list(sent_batches(sent))
+        list(sent_batches(CALL, sent))
 
 
 def writing_of(broker: RunningBroker, cursors: type[Cursors] = Cursors) -> Writing:
@@ -142,7 +144,7 @@ async def test_stages_become_messages_once() -> None:
     async with running_broker() as broker:
         writing = writing_of(broker)
         stages = [
-            await on_thread(writing.stage, ANNA, "a1", Sent(rows(b"x", b"y"), mark(2)))
+            await on_thread(writing.stage, CALL, "a1", Sent(rows(b"x", b"y"), mark(2)))
             for _ in range(3)
         ]
         key = requests.SinkKey("query", "", 0)
@@ -164,10 +166,10 @@ async def test_a_stage_that_is_refused_or_cut_off_leaves_nothing() -> None:
     async with running_broker() as broker:
         writing = writing_of(broker)
         with pytest.raises(BrokenStreamError):
-            await on_thread(writing.stage, ANNA, "a1", Sent(rows(b"x")))
+            await on_thread(writing.stage, CALL, "a1", Sent(rows(b"x")))
         with pytest.raises(NotAllowedError, match="may not publish 'b'"):
-            await on_thread(writing.stage, ANNA, "b", Sent(rows(b"x"), mark(1)))
-        stage = await on_thread(writing.stage, ANNA, "a1", Sent(rows(b"x"), mark(1)))
+            await on_thread(writing.stage, CALL, "b", Sent(rows(b"x"), mark(1)))
+        stage = await on_thread(writing.stage, CALL, "a1", Sent(rows(b"x"), mark(1)))
         await on_thread(writing.drop, ANNA, stage)
 
         assert [] == list((broker.data_dir / "stages").iterdir())

@@ -26,7 +26,7 @@ from braidmq.testing.simulation import InlineLog
 
 ADA: Final = Principal("ada", publish=["*"], subscribe=["*"])
 BOB: Final = Principal("bob", publish=["*"], subscribe=["*"])
-OPS: Final = Principal("ops", publish=[], subscribe=[], admin=True)
+OPS: Final = Principal("ops", publish=["*"], subscribe=[], admin=True)
 SCHEMA: Final = pa.schema([("value", pa.binary())])
 SEGMENT_BYTES: Final = 64 * 1024
 """Less than an operator may configure: segments rotate soon, and the reserve is small."""

@@ -26,7 +26,7 @@ from braidmq.wal.disk import Disk
 
 ADA = Principal("ada", publish=["t*"], subscribe=[])
 BOB = Principal("bob", publish=["*"], subscribe=[])
-OPS = Principal("ops", publish=[], subscribe=[], admin=True)
+OPS = Principal("ops", publish=["*"], subscribe=[], admin=True)
 SCHEMA = pa.schema([("value", pa.binary())])
 DAY_S = LIFE_US // 1_000_000
 
@@ -262,6 +262,39 @@ def test_only_its_writer_and_administrators_may_use_a_stage() -> None:
     assert 1 == shelf.stages.drop([stage.id, stage.id], ADA)
     assert [] == shelf.files()
     assert 0 == shelf.stages.drop([stage.id], ADA)
+
+
+def test_a_wrong_clock_does_not_make_stages_older() -> None:
+    """What a start finds is aged by the time that has passed, not by a step of the clock."""
+    shelf = Shelf()
+    shelf.write(b"1")
+    shelf.clock.advance(100 * DAY_S)  # a clock that was set forwards
+    stages = Stages(shelf.disk, now_us=shelf.clock.now_us, step_us=100 * DAY_S * 1_000_000)
+
+    assert 0 == stages.expire(set())
+    shelf.clock.advance(DAY_S + 1)
+    assert 1 == stages.expire(set())
+
+
+@pytest.mark.parametrize("topics_kept_max", [1_000, 0])
+def test_a_stage_is_judged_again_when_it_is_committed(
+    monkeypatch: pytest.MonkeyPatch, topics_kept_max: int
+) -> None:
+    """A permission that was withdrawn meanwhile, or that an administrator lacks, counts.
+
+    The topics are in the trailer; where they are too many, or an older version wrote the
+    stage, the rows are read.
+    """
+    monkeypatch.setattr("braidmq.server.sink.stages.TOPICS_KEPT_MAX", topics_kept_max)
+    shelf = Shelf()
+    stage = shelf.write(b"1", b"2", b"3")
+    withdrawn = Principal("ada", publish=["t.*", "u"], subscribe=["*"])
+    administrator = Principal("ops", publish=[], subscribe=["*"], admin=True)
+
+    for principal in (withdrawn, administrator):
+        with pytest.raises(NotAllowedError, match="publish 't'"):
+            shelf.stages.rows_of(stage.id, principal)
+    assert 3 == shelf.stages.rows_of(stage.id, ADA)
 
 
 def test_stages_expire_after_a_day_unless_they_are_in_use() -> None:

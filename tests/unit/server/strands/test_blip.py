@@ -2,7 +2,7 @@
 
 from braidmq.base.errors import LogPoisonedError
 from braidmq.broker.admission import UNCOMMITTED_BYTES_MAX
-from braidmq.broker.topics import TOPIC_NAMES_BYTES_MAX
+from braidmq.broker.topics import TOO_MANY, TOPIC_NAMES_BYTES_MAX
 from tests.integration.blip.peer import (
     ack,
     nack,
@@ -163,8 +163,8 @@ def test_too_many_topics_refuse_any_publish() -> None:
     hand.engine.broker.topics._names_bytes = TOPIC_NAMES_BYTES_MAX  # noqa: SLF001 - to reach the limit at once
     connection.receive(publish(1, "t", b"a", 0) + publish(2, "t", b"a") + subscribe(3, "t"))
 
-    text = "publish failed: too many topics"
-    subscribe_text = "subscribe failed: too many topics"
+    text = f"publish failed: {TOO_MANY}"
+    subscribe_text = f"subscribe failed: {TOO_MANY}"
     assert wire.take() == frames(
         nack(1, 500, text), nack(2, 500, text), nack(3, 500, subscribe_text)
     )

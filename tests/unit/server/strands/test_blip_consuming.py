@@ -1,6 +1,6 @@
 """Subscriptions of a Blip connection: their limit, their credit, and what an ACK waits for."""
 
-from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, TOO_MANY_SUBSCRIPTIONS
 from tests.integration.blip.peer import (
     ack,
     credit,
@@ -54,5 +54,5 @@ def test_the_number_of_subscriptions_is_limited() -> None:
     subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), subscriptions[1]))
     connection.receive(subscribe(2, "t"))
 
-    text = "subscribe failed: too many subscriptions"
+    text = f"subscribe failed: {TOO_MANY_SUBSCRIPTIONS}"
     assert wire.take() == frames(nack(2, 500, text))

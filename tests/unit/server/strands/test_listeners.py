@@ -10,38 +10,30 @@ import pytest
 from braidmq.base.errors import AddressInUseError
 from braidmq.server.config.config import BlipConfig, LimitsConfig, VibeConfig
 from braidmq.server.strands.blip import BlipConnection
-from braidmq.server.strands.listeners import ConnectionQuota, TcpListener
-from tests.integration.blip.peer import ack, hello, until
+from braidmq.server.strands.listeners import TcpListener
+from braidmq.transport.door import Door
+from tests.integration.blip.peer import ack, auth, hello, until
 from tests.unit.server.by_hand import Hand
 
-
-def test_the_limit_on_connections_counts_all_of_them() -> None:
-    """A connection that leaves makes room for another, from any address."""
-    quota = ConnectionQuota(LimitsConfig(connections=2))
-    refusals = [quota.enter(address) for address in ("a", "b", "c")]
-    quota.leave("a")
-    refusals += [quota.enter(address) for address in ("c", "a")]
-
-    assert ["", "", "connections", "", "connections"] == refusals
+GREETED = ack(1, 0) + ack(2, 0)
 
 
-def test_the_limit_per_address_leaves_others_alone() -> None:
-    """An address at its limit is refused; refused connections do not count."""
-    quota = ConnectionQuota(LimitsConfig(connections_per_ip=1))
-    refusals = [quota.enter(address) for address in ("a", "a", "b")]
-    quota.leave("a")
-    refusals += [quota.enter("a")]
-
-    assert ["", "connections_per_ip", "", ""] == refusals
+def door_of(limits: LimitsConfig) -> Door:
+    """Return a door with these limits."""
+    return Door(
+        connections=limits.connections,
+        strangers=limits.unauthenticated_connections,
+        per_address=limits.connections_per_ip,
+    )
 
 
 @asynccontextmanager
 async def two_strands(limits: LimitsConfig) -> AsyncIterator[tuple[TcpListener, TcpListener]]:
-    """Run two listeners on one engine with one quota; both speak Blip."""
+    """Run two listeners on one engine with one door; both speak Blip."""
     engine = Hand().engine
-    quota = ConnectionQuota(limits)
+    door = door_of(limits)
     blip, vibe = (
-        TcpListener(strand, config, limits, quota=quota, make=BlipConnection)
+        TcpListener(strand, config, limits, door=door, make=BlipConnection)
         for strand, config in (("blip", BlipConfig(port=0)), ("vibe", VibeConfig(port=0)))
     )
     try:
@@ -56,11 +48,11 @@ async def two_strands(limits: LimitsConfig) -> AsyncIterator[tuple[TcpListener, 
 
 
 async def greet(listener: TcpListener) -> tuple[bytes, asyncio.StreamWriter]:
-    """Send HELLO; return the answer and the connection."""
+    """Send HELLO and AUTH; return the answer and the connection."""
     host, _, port = listener.address.rpartition(":")
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(hello(1))
+        writer.write(hello(1) + auth(2, "key"))
         try:
             answer = await reader.read(1024)
         except ConnectionError:  # a refused connection is reset
@@ -76,13 +68,13 @@ async def test_the_strands_share_the_limits(limit: str) -> None:
         first, to_blip = await greet(blip)
         second, to_vibe = await greet(vibe)
         third, refused = await greet(vibe)
-        assert [ack(1, 0), ack(1, 0), b""] == [first, second, third]
+        assert [GREETED, GREETED, b""] == [first, second, third]
         assert [{}, {limit: 1}] == [blip.refused, vibe.refused]
         to_blip.close()
         await until(lambda: not len(blip))
         fourth, replacing = await greet(vibe)
 
-        assert ack(1, 0) == fourth
+        assert GREETED == fourth
         for writer in (to_vibe, refused, replacing):
             writer.close()
 
@@ -94,6 +86,4 @@ async def test_the_error_for_an_address_in_use_names_the_strand() -> None:
         limits = LimitsConfig()
         config = VibeConfig(port=taken.getsockname()[1])
         with pytest.raises(AddressInUseError, match="vibe: cannot listen on"):
-            TcpListener(
-                "vibe", config, limits, quota=ConnectionQuota(limits), make=BlipConnection
-            )
+            TcpListener("vibe", config, limits, door=door_of(limits), make=BlipConnection)

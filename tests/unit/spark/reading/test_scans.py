@@ -13,6 +13,7 @@ from braidmq.client.qumbed.boxes import KeyPair
 from braidmq.client.qumbed.envelope import Sealer
 from braidmq.columnar import cuts
 from braidmq.columnar.decoding.columns import TYPES
+from braidmq.columnar.decoding.unsealing import NOT_SEALED
 from braidmq.spark.options import ReadOptions
 from braidmq.spark.reading import scans
 from braidmq.spark.reading.offsets import Limits, LostOffsetsError
@@ -192,6 +193,28 @@ def test_payloads_are_unsealed_before_they_are_decoded(tmp_path: Path) -> None:
     ]
     (refused,) = rows_of(wary.read(1, 2))
     assert (box, None, "the sender is not trusted") == tuple(refused.values())
+
+
+def test_a_payload_that_is_not_sealed_is_not_a_trusted_row(tmp_path: Path) -> None:
+    """Whether its message names the trusted key or none."""
+    sender, reader = KeyPair.generate(), KeyPair.generate()
+    good = b'{"celsius":21.5,"timestamp_ms":17,"sensor_id":"a"}'
+    claimed = {"senderPublicKey": base64.b64encode(sender.public_key).decode()}
+    path = write_log(
+        tmp_path / "log", [message("t", good), message("t", good, origin=3, kept=claimed)]
+    )
+    key = tmp_path / "key"
+    key.write_text(reader.reveal_private_key().hex())
+    key.chmod(0o600)
+    given: dict[str, object] = {"key_file": key, "trusted": (sender.public_key,)}
+    typed = scan(path, ["value", "celsius", "_error"], schema_id="sensor.Temperature", **given)
+
+    assert [(good, None, NOT_SEALED)] * 2 == [
+        tuple(row.values()) for row in rows_of(typed.read(1, 3))
+    ]
+    assert [NOT_SEALED] * 2 == [
+        row["_error"] for row in rows_of(scan(path, ["_error"], **given).read(1, 3))
+    ]
 
 
 def test_a_key_that_cannot_be_read_fails_the_read(tmp_path: Path) -> None:

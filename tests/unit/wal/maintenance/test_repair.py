@@ -20,7 +20,7 @@ from braidmq.wal.format import (
 )
 from braidmq.wal.maintenance.repair import repair
 from braidmq.wal.maintenance.survey import verify
-from braidmq.wal.opening import MARK_PATH
+from braidmq.wal.mark import MARK_PATH
 from braidmq.wal.segment import segment_path
 from tests.unit.wal.bodies import FIRST, batches_of, describe, numbered, open_log, remove, write
 

@@ -4,9 +4,10 @@ import pytest
 
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal import snapshots
+from braidmq.wal.floor import FLOOR_PATH
 from braidmq.wal.format import SEGMENT_MAGIC, encode_header, encode_mark, encode_record
 from braidmq.wal.maintenance.survey import Damage, dump, verify
-from braidmq.wal.opening import MARK_PATH
+from braidmq.wal.mark import MARK_PATH
 from braidmq.wal.segment import segment_path
 from tests.unit.wal.bodies import (
     FIRST,
@@ -130,17 +131,45 @@ def test_a_record_of_unknown_type_is_damage_of_one_id() -> None:
     assert "unknown record type 99" in found.reason
 
 
-def test_missing_segments_are_measured_by_the_snapshot() -> None:
-    """Ids that retention may have deleted are not missing; ids after the snapshot are."""
+def test_missing_segments_are_measured_by_the_floor() -> None:
+    """Only what retention has deleted is not missing, whatever the snapshot covers."""
     disk = make_log()
     disk.remove(FIRST)
-    assert verify(disk, describe).is_intact
+    (found,) = verify(disk, describe).damages
+    assert (1, 30) == (found.first_id, found.last_id)
+    assert "wal/floor" in found.reason
     disk.remove(segment_path(31))
     (found,) = verify(disk, describe).damages
-    assert (41, 60) == (found.first_id, found.last_id)
+    assert (1, 60) == (found.first_id, found.last_id)
     disk.remove(segment_path(61))
     (found,) = verify(disk, describe).damages
     assert (1, 70) == (found.first_id, found.last_id)
+
+
+def test_without_a_floor_missing_segments_are_measured_by_the_snapshot() -> None:
+    """A version without a floor may have deleted what is before the snapshot."""
+    disk = make_log()
+    disk.remove(FLOOR_PATH)
+    disk.remove(FIRST)
+    report = verify(disk, describe)
+    assert report.is_intact
+    assert [note for note in report.notes if "wal/floor is missing" in note]
+    disk.remove(segment_path(31))
+    (found,) = verify(disk, describe).damages
+    assert (41, 60) == (found.first_id, found.last_id)
+
+
+def test_a_floor_that_is_not_valid_is_damage() -> None:
+    """Both copies are never torn at once; one that is torn alone is written anew."""
+    disk = make_log()
+    whole = disk.content(FLOOR_PATH)
+    disk.put(FLOOR_PATH, b"\xff" + whole[1:])
+    report = verify(disk, describe)
+    assert report.is_intact
+    assert [note for note in report.notes if "wal/floor is torn" in note]
+    disk.put(FLOOR_PATH, bytes(len(whole)))
+    (found,) = verify(disk, describe).damages
+    assert FLOOR_PATH == found.segment
 
 
 @pytest.mark.parametrize(("from_id", "limit", "ids"), [(0, 3, [1, 2, 3]), (69, 9, [69, 70])])

@@ -23,7 +23,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": compression.pack_gzip,
     "brotli": compression.pack_brotli,
 }
-UNPACK: dict[str, Callable[[bytes, int], bytes]] = {
+UNPACK: dict[str, Callable[..., bytes]] = {
     "gzip": compression.unpack_gzip,
     "brotli": compression.unpack_brotli,
 }
@@ -194,3 +194,35 @@ def test_noise_raises_documented_errors_only(noise: bytes, size_max: int) -> Non
         for unpack in UNPACK.values():
             with suppress(WireError):
                 assert len(unpack(packed, size_max)) <= size_max
+
+
+@BOTH
+def test_an_unwanted_body_costs_its_beginning_only(name: str) -> None:
+    """Its end is not even looked at: it may be missing."""
+    content = random.Random(1).randbytes(MIB).hex().encode()
+    packed = PACK[name](content)
+    seen: list[bytes] = []
+
+    def judge(start: bytes) -> bool:
+        seen.append(start)
+        return False
+
+    with pytest.raises(compression.UnwantedBodyError) as unwanted:
+        UNPACK[name](packed[: len(packed) // 2], 8 * MIB, judge)
+
+    assert seen == [unwanted.value.start]
+    assert content.startswith(seen[0])
+    assert 1024 <= len(seen[0]) <= compression.CHUNK_BYTES
+    assert content == UNPACK[name](packed, 8 * MIB, lambda _: True)
+
+
+def test_a_body_may_not_expand_more_than_gzip_can() -> None:
+    """Short ones may: some KiB cost next to nothing."""
+    zeros = compression.pack_gzip(bytes(MIB))
+    free = compression.EXPANDED_FREE_BYTES
+
+    assert MIB == compression.expanded_max(len(zeros), MIB)
+    assert [free, free, 100 * compression.RATIO_MAX, MIB, 4096] == [
+        compression.expanded_max(size, size_max)
+        for size, size_max in ((1, MIB), (45, MIB), (100, MIB), (MIB, MIB), (45, 4096))
+    ]

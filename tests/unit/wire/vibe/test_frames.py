@@ -6,6 +6,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+import brotli
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -357,3 +358,30 @@ def test_noise_raises_documented_errors_only(noise: bytes, start: bytes) -> None
     for stream in (noise, framed):
         with suppress(WireError):
             decode([stream])
+
+
+def test_a_body_that_its_reader_would_refuse_is_sent_raw() -> None:
+    """Brotli can compress more than a server lets a body expand."""
+    size = 512 * 1024
+    frame = frames.encode(DIALECT_1_1, b"\x01" + bytes(size), BROTLI)
+    decoder = FrameDecoder()
+    decoder.bounds_ratio = True
+    decoder.receive_data(frame)
+
+    assert (RAW, size + 1) == (frame[4], len(decoder.next_body() or b""))
+    assert GZIP == frames.encode(DIALECT_1_1, b"\x01" + bytes(size), GZIP)[4]
+
+
+def test_a_body_that_expands_too_much_is_refused() -> None:
+    """45 bytes must not cost what a megabyte costs; the error says what to do."""
+    packed = brotli.compress(b"\x01\x14" + b" " * 1_000_000)
+    assert len(packed) < 64
+    for bounds_ratio in (False, True):
+        decoder = FrameDecoder()
+        decoder.bounds_ratio = bounds_ratio
+        decoder.receive_data(len(packed).to_bytes(4, "big") + b"\x02" + packed)
+        if bounds_ratio:
+            with pytest.raises(MalformedFrameError, match="expands more than 1100 times; send"):
+                decoder.next_body()
+        else:
+            assert 1_000_002 == len(decoder.next_body() or b"")

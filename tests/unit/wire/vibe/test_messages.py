@@ -293,3 +293,15 @@ def test_noise_raises_documented_errors_only(noise: bytes, rest: bytes) -> None:
         read_id(wire)
         with suppress(MalformedPayloadError):
             read_body(wire)
+
+
+def test_the_start_of_a_body_names_its_type_and_queue() -> None:
+    """As soon as both are there; before that, or if they are no text, it names none."""
+    whole = messages.write_body(messages.PUBLISH, "id", "q.ü", b"{}", with_errors=False)
+    queue_end = whole.index("ü".encode()) + 2
+    starts = [messages.read_start(whole[:size]) for size in range(len(whole) + 1)]
+
+    assert (messages.PUBLISH, "q.ü") == starts[-1]
+    assert {(messages.PUBLISH, "q.ü")} == set(starts[queue_end:])
+    assert {""} == {queue for _, queue in starts[:queue_end]}
+    assert (0, "") == messages.read_start(whole.replace("ü".encode(), b"\xff\xff"))

@@ -201,6 +201,10 @@ class QumbedOutput(Output):
 
     # Messages.
 
+    def frame_refusal(self, text: str) -> bytes:
+        """Return the Error of an unfinished frame, whose id is not known."""
+        return messages.error(session.SERVER_ERROR, text)
+
     def collect(self) -> None:
         """Turn deliveries into bytes and append them to the output, while the window lasts."""
         connection = self.connection

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from braidmq.base.limits import MIB
 from braidmq.broker.authorize import Principal
+from braidmq.broker.quotas import Quotas
 from braidmq.broker.schemas import Schemas
 from braidmq.server.engine.connection import Connection, TokenBucket, Wire
 from braidmq.server.strands.qumbed.gateway import GatewayKey
@@ -93,6 +94,6 @@ class Link:
             self.tokens = TokenBucket(messages_per_s)
 
 
-def anonymous() -> Principal:
+def anonymous(quotas: Quotas | None = None) -> Principal:
     """Return the principal used when authentication is off: all rights but administration."""
-    return Principal(ANONYMOUS, publish=["*"], subscribe=["*"])
+    return Principal(ANONYMOUS, publish=["*"], subscribe=["*"], quotas=quotas)

@@ -4,27 +4,40 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from aioquic.quic.configuration import QuicConfiguration
+
 from braidmq.broker.authorize import Principal
+from braidmq.broker.quotas import Quotas
+from braidmq.broker.schemas import Schemas
 from braidmq.broker.settings import US_PER_MS
 from braidmq.server.config.config import LimitsConfig, QumbedConfig
 from braidmq.server.config.schema_files import load_schemas
 from braidmq.server.engine.connection import Connection, Limits
 from braidmq.server.engine.engine import Engine
-from braidmq.server.strands.listeners import ConnectionQuota, OpenConnection
+from braidmq.server.strands.listeners import OpenConnection
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous
 from braidmq.server.strands.qumbed.stream import QumbedConnection
 from braidmq.transport.binding import bind_udp, shown_address
-from braidmq.transport.certificates import CertificateFiles, load, load_or_make
+from braidmq.transport.certificates import CertificateFiles, check_authority, load, load_or_make
+from braidmq.transport.door import Door, Place
 from braidmq.transport.quic import QuicLimits
 from braidmq.transport.quic_server import QuicListener
 from braidmq.transport.quic_streams import Carrier, StreamWire
 from braidmq.wal.disk import Files
 
 STRAND: Final = "qumbed"
+
+
+class Renewed(NamedTuple):
+    """What was read again for the listener, and can be used."""
+
+    files: CertificateFiles
+    chain: QuicConfiguration
+    schemas: Schemas
 
 
 class _Quic(QuicListener):
@@ -39,24 +52,28 @@ class _Quic(QuicListener):
 
 
 class QumbedListener:
-    """The strand's listener; *named* finds the principal that a client certificate names."""
+    """The strand's listener; *named* finds the principal that a client certificate names.
+
+    *quotas* are those of all peers together when authentication is off.
+    """
 
     def __init__(
         self,
         config: QumbedConfig,
         limits: LimitsConfig,
         *,
-        quota: ConnectionQuota,
+        door: Door,
         named: Callable[[str], Principal | None],
+        quotas: Quotas | None = None,
     ) -> None:
         """Bind the address now, so that an address in use is reported before recovery."""
         self.strand = STRAND
         self.refused: Counter[str] = Counter()  # by reason
         self._config = config
         self._limits = limits
-        self._quota = quota
+        self._door = door
         self._named = named
-        self._anonymous = anonymous()
+        self._anonymous = anonymous(quotas)
         self._bound = bind_udp(STRAND, config.host, config.port)
         self.address = shown_address(self._bound)
         self._engine: Engine | None = None
@@ -95,6 +112,8 @@ class QumbedListener:
             self._certificate = load(STRAND, config.tls_cert, config.tls_key)
         else:
             self._certificate = load_or_make(STRAND, data_dir)
+        if config.auth == "mtls" and config.tls_ca is not None:
+            check_authority(STRAND, config.tls_ca)
         self._options = QumbedOptions(
             gateway=GatewayKey(files),
             schemas=load_schemas(schemas_dir),
@@ -104,6 +123,40 @@ class QumbedListener:
             window_bytes=config.window_bytes,
             ttl_us=(config.message_ttl_ms or 0) * US_PER_MS,
         )
+
+    def renewed(
+        self, config: QumbedConfig, data_dir: Path, schemas_dir: Path | None
+    ) -> "Renewed":
+        """Read certificate and schemas again, for `renew`; on any thread.
+
+        Raises:
+            ConfigError: A file cannot be used.
+            OSError: A file cannot be read.
+        """
+        if config.tls_cert is not None and config.tls_key is not None:
+            files = load(STRAND, config.tls_cert, config.tls_key)
+        else:
+            files = load_or_make(STRAND, data_dir)
+        chain = QuicConfiguration(is_client=False)
+        chain.load_cert_chain(files.certificate, files.key)
+        return Renewed(files, chain, load_schemas(schemas_dir))
+
+    def renew(self, renewed: "Renewed", quotas: Quotas) -> None:
+        """Use what was read again from now on, and close what revoked principals have open."""
+        assert self._options is not None
+        assert self._quic is not None
+        self._certificate = renewed.files
+        self._quic.renew(renewed.chain)
+        self._options.schemas = renewed.schemas
+        self._anonymous.quotas = quotas
+        for carrier, link in list(self._links.items()):
+            if link.principal is not None and link.principal.gone:
+                carrier.close()
+
+    @property
+    def schema_ids(self) -> list[str]:
+        """The ids of all schemas."""
+        return [] if self._options is None else self._options.schemas.ids()
 
     @property
     def fingerprint(self) -> str:
@@ -131,7 +184,6 @@ class QumbedListener:
                 handshake_timeout_s=self._limits.handshake_timeout_s,
             ),
             admit=self._admit,
-            left=self._quota.leave,
             asks_for_certificates=self._config.auth == "mtls",
         )
         self._quic.ended = self._ended
@@ -189,11 +241,11 @@ class QumbedListener:
 
     # The QUIC endpoint calls these.
 
-    def _admit(self, peer_address: str) -> bool:
-        refusal = self._quota.enter(peer_address)
-        if refusal:
-            self.refused[refusal] += 1
-        return not refusal
+    def _admit(self, peer_address: str) -> Place:
+        place = self._door.enter(peer_address)
+        if place.refusal:
+            self.refused[place.refusal] += 1
+        return place
 
     def _ended(self, carrier: Carrier) -> None:
         link = self._links.pop(carrier, None)

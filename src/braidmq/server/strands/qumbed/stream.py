@@ -6,9 +6,9 @@ peer share is in `link`, what leaves a stream in `deliveries`.
 
 from typing import TYPE_CHECKING, Final, final
 
+from braidmq.base import refusals
 from braidmq.broker import admission
 from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
-from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
 from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
 from braidmq.broker.topics import Topic
 from braidmq.server.engine.connection import (
@@ -17,6 +17,7 @@ from braidmq.server.engine.connection import (
     Connection,
     Limits,
     WaitingReply,
+    rate_refusal,
 )
 from braidmq.server.strands.qumbed.deliveries import (
     FRAME_PER_BODY,
@@ -69,7 +70,6 @@ class QumbedConnection(Connection):
         self._held: session.Command | None = None
         self._paid: bool = False  # the command at hand has its token
         self._sealed: int = -1  # the current payload: 1 if sealed, -1 if not judged yet
-        self._topics: dict[str, Topic] = {}
         self._unfinished_bytes: int = 0
         self.room_bytes = options.window_bytes // FRAME_PER_BODY
         if not options.asks_for_key and link.principal is not None:
@@ -108,6 +108,28 @@ class QumbedConnection(Connection):
         self._forget_unfinished()
         super().lost()
         self._link.left(self)
+
+    def permissions_changed(self) -> None:
+        """Forget the topics that were allowed; end a stream that may no longer follow one."""
+        self.known_topics.clear()
+        assert self.principal is not None
+        for name in self.following:
+            if not authorize(self.principal, SUBSCRIBE, name):
+                self._sending.reply(messages.error(session.UNAUTHORIZED, NOT_ALLOWED))
+                self._end()
+                self.output.flush()
+                self._after_run()
+                return
+
+    def revoke(self) -> None:
+        """Close the peer's connection: its principal is gone."""
+        if self.closed:
+            return
+        self._sending.reply(messages.error(session.UNAUTHORIZED, "authentication failed"))
+        self._end()
+        self.output.flush()
+        self.closed = True
+        self._stream.drain_connection(UNAUTHORIZED_CODE, session.UNAUTHORIZED)
 
     # The turn.
 
@@ -152,7 +174,9 @@ class QumbedConnection(Connection):
                 self._reading = False
                 self._wire.pause_reading()
             return
-        text = "too many frames of this connection are unfinished"
+        text = refusals.by_bound(
+            "too much of this connection's frames is unfinished", UNFINISHED_BYTES_MAX, "bytes"
+        )
         self._sending.reply(messages.error(session.SERVER_ERROR, text))
         self._end()
         self._forget_unfinished()
@@ -182,7 +206,7 @@ class QumbedConnection(Connection):
         ):
             self._paid = tokens.take(now_us)
             if not self._paid:
-                self._error(command, session.RATE_LIMIT, "too many messages")
+                self._error(command, session.RATE_LIMIT, rate_refusal(tokens.rate))
                 return True
         if isinstance(command, messages.Publish):
             return self._publish(command, now_us)
@@ -227,7 +251,7 @@ class QumbedConnection(Connection):
     # Publishing.
 
     def _publish(self, publish: messages.Publish, now_us: int) -> bool:
-        topic = self._topics.get(publish.topic)
+        topic = self.known_topics.get(publish.topic)
         if topic is None:
             topic = self._learn_topic(publish)
             if topic is None:
@@ -275,13 +299,14 @@ class QumbedConnection(Connection):
         if not authorize(self.principal, PUBLISH, publish.topic):
             self._error(publish, session.UNAUTHORIZED, NOT_ALLOWED)
             return None
-        topic = self._broker.topics.get(publish.topic)
+        topics = self._broker.topics
+        topic = topics.open(publish.topic, self.principal)
         if topic is None:
-            self._error(publish, session.SERVER_ERROR, "too many topics")
+            self._error(publish, session.SERVER_ERROR, topics.refusal)
             return None
-        if len(self._topics) >= TOPICS_REMEMBERED_MAX:
-            self._topics.clear()
-        self._topics[topic.name] = topic  # keyed by the topic's own string, not by a copy
+        if len(self.known_topics) >= TOPICS_REMEMBERED_MAX:
+            self.known_topics.clear()
+        self.known_topics[topic.name] = topic  # keyed by the topic's own string, not by a copy
         return topic
 
     def _judge(self, publish: messages.Publish) -> bool:
@@ -319,14 +344,14 @@ class QumbedConnection(Connection):
             self._error(subscribe, session.UNAUTHORIZED, NOT_ALLOWED)
             return
         broker = self._broker
-        topic = broker.topics.get(subscribe.topic)
-        refusal = "too many topics" if topic is None else ""
-        if broker.subscription_count() >= SUBSCRIPTIONS_MAX:
-            refusal = "too many subscriptions"
+        refusal = ""
+        if subscribe.topic not in self.following:  # else it replaces or repeats one
+            refusal = broker.subscriptions.refusal(self.principal, broker.subscription_count())
         if broker.settings.offline_us and broker.refusal:  # only then does it need a record
             refusal = broker.refusal
-        if topic is None or refusal:
-            self._error(subscribe, session.SERVER_ERROR, refusal)
+        topic = None if refusal else broker.topics.open(subscribe.topic, self.principal)
+        if topic is None:
+            self._error(subscribe, session.SERVER_ERROR, refusal or broker.topics.refusal)
             return
         self._sending.collect()  # deliveries of the subscription that this one replaces
         record_id = broker.followers.follow(self, topic, subscribe.public_key, now_us)

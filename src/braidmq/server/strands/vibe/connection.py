@@ -22,6 +22,7 @@ from braidmq.server.engine.connection import (
     Limits,
     WaitingReply,
     Wire,
+    rate_refusal,
 )
 from braidmq.server.strands.vibe.deliveries import (
     Outstanding,
@@ -74,6 +75,7 @@ class VibeConnection(Connection):
         self._outstanding: Outstanding = Outstanding(self)
         output.outstanding = self._outstanding
         self._gate: Gate = Gate(self, engine, wire, version=options.version, number=number)
+        its_session.judge_by(self._gate.permits)
         self._queues: QueueCommands = QueueCommands(
             self, self._gate, engine.broker, options, self._outstanding
         )
@@ -159,7 +161,7 @@ class VibeConnection(Connection):
             self._paid = tokens.take(now_us)
             if not self._paid:
                 error = self.session.error(
-                    command.id, session.RATE_LIMITED, "too many messages", command.queue
+                    command.id, session.RATE_LIMITED, rate_refusal(tokens.rate), command.queue
                 )
                 command = session.Reply(error, closes=False)
                 kind = session.REPLY

@@ -32,6 +32,9 @@ from braidmq.wire.vibe.messages import as_json
 if TYPE_CHECKING:
     from braidmq.server.engine.engine import Engine
 
+NOT_REJECTED: Final = "not rejected, the message is delivered again: "
+"""How the Error of a rejection begins whose dead letter the log did not take."""
+
 PAUSE_US: Final = 24 * 3600 * 1_000_000
 """How long a dead letter that no frame can carry is skipped; other strands may take it."""
 
@@ -164,20 +167,29 @@ class Outstanding:
             self._sweep()
 
     def take(self, message_id: str, queue: str) -> Entry | None:
-        """Remove and return the oldest delivery with this id, on *queue* if one is named."""
+        """Remove and return the oldest delivery with this id, on *queue* if one is named.
+
+        One that the peer holds comes before one from before its Unsubscribe: a subscriber that
+        has come back and got the message again acknowledges what it has.
+        """
         entries = self._by_id.get(message_id)
         if entries is None:
             return None
+        found: Entry | None = None
         for entry in entries:
             if queue and entry.channel.topic.name != queue:
                 continue
             if self._may_end(entry):
-                entries.remove(entry)
-                self._count -= 1
-                if not entries:
-                    del self._by_id[message_id]
-                return entry
-        return None
+                if entry.state != LEFT:
+                    found = entry
+                    break
+                found = found or entry
+        if found is not None:
+            entries.remove(found)
+            self._count -= 1
+            if not entries:
+                del self._by_id[message_id]
+        return found
 
     def _may_end(self, entry: Entry) -> bool:
         if entry.state == LEFT:
@@ -202,7 +214,10 @@ class Outstanding:
 
 @final
 class VibeReply(WaitingReply):
-    """A reply that becomes an Error when the log refuses the record it waits for."""
+    """A reply that becomes an Error when the log refuses the record it waits for.
+
+    One without data is for a command that has no other answer.
+    """
 
     def __init__(self, after_id: int, data: bytes, request: session.Command) -> None:
         super().__init__(after_id, data)
@@ -227,6 +242,10 @@ class VibeOutput(Output):
         super().__init__(engine, wire, limits)
         self._session: session.Session = its_session
         self._delivering = Delivering(its_session, body_max)
+
+    def frame_refusal(self, text: str) -> bytes:
+        """Return the Error of an unfinished frame, whose id is not known."""
+        return self._session.error("err-1", session.SERVER_ERROR, text)
 
     def collect(self) -> None:
         """Turn the deliveries into bytes and append them to the output."""
@@ -254,6 +273,8 @@ class VibeOutput(Output):
         A repeat of a message waits for the same id as the first, and is refused with it.
         """
         if isinstance(reply, VibeReply):
+            if not reply.data:  # of a rejection, whose dead letter was refused
+                reason = NOT_REJECTED + reason
             return self._session.error(
                 reply.request_id, session.SERVER_ERROR, reason, reply.queue
             )

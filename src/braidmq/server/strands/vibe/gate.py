@@ -6,16 +6,22 @@ the gate is *asking*, and the connection executes no further command.
 
 from typing import TYPE_CHECKING, Final, final
 
-from braidmq.broker.authorize import PUBLISH, Principal, authorize
+from braidmq.base import refusals
+from braidmq.broker.authorize import CREATE_QUEUE, PUBLISH, Principal, authorize
 from braidmq.server.access.user_administration import Outcome, administer
 from braidmq.server.engine.connection import Wire
-from braidmq.wire.vibe import session
+from braidmq.wire.vibe import messages, session
 
 if TYPE_CHECKING:
     from braidmq.server.engine.engine import Engine
     from braidmq.server.strands.vibe.connection import VibeConnection
 
-NOT_ALLOWED: Final = "not allowed"
+NOT_ALLOWED: Final = session.NOT_ALLOWED
+
+TOO_MANY_CHECKS: Final = (
+    "too many passwords of this address wait or were wrong; try again in some seconds; "
+    + refusals.FOR_GOOD
+)
 
 
 class VibeOptions:
@@ -63,19 +69,28 @@ class Gate:
         password = request.headers.get("authPassword", "")
         users = self._engine.users
         assert users is not None
-        self.asking = users.check(
-            name, password, lambda found: self._password_checked(request.id, found)
+        self.asking = True  # before the call; `check` never answers while it runs
+        users.check(
+            name,
+            password,
+            lambda found: self._password_checked(request.id, found),
+            address=str(getattr(self._wire, "peer_address", "")),  # a wire of a test has none
+            limited=lambda: self._password_limited(request),
         )
-        if not self.asking:
-            self._connection.error(
-                request, session.RATE_LIMITED, "too many password checks wait; try again"
-            )
 
     def _password_checked(self, request_id: str, found: Principal | None) -> None:
         self.asking = False
         if self._connection.closed:
             return
         self._finish_connect(request_id, found)
+        self._connection.wake()
+        self._engine.end_turn()
+
+    def _password_limited(self, request: session.Request) -> None:
+        self.asking = False
+        if self._connection.closed:
+            return
+        self._connection.error(request, session.RATE_LIMITED, TOO_MANY_CHECKS)
         self._connection.wake()
         self._engine.end_turn()
 
@@ -109,6 +124,15 @@ class Gate:
             return True
         self._connection.error(request, session.AUTH_FAILED, NOT_ALLOWED)
         return False
+
+    def permits(self, kind: int, queue: str) -> bool:
+        """Return whether the peer may send a command; the session asks before it reads on."""
+        principal = self._connection.principal
+        assert principal is not None
+        if kind == messages.PUBLISH:
+            is_known = self.publishable.get(queue) == principal.version
+            return is_known or authorize(principal, PUBLISH, queue)
+        return kind != messages.CREATE_QUEUE or authorize(principal, CREATE_QUEUE, queue)
 
     def may_publish(self, request: session.Request) -> bool:
         """Return whether the peer may publish to a queue, and remember if it may."""

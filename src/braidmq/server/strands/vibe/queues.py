@@ -4,10 +4,11 @@ The functions below the class turn what a peer says about queues into the broker
 back. Publishing is the connection's own.
 """
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import msgspec
 
+from braidmq.base import refusals
 from braidmq.broker import dead_letters
 from braidmq.broker.authorize import (
     CREATE_QUEUE,
@@ -17,16 +18,17 @@ from braidmq.broker.authorize import (
     SUBSCRIBE,
     Principal,
     authorize,
+    lacks_for_letters,
 )
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.queue import Queue
-from braidmq.broker.delivery.queues import PREFETCH_DEFAULT, QUEUES_MAX
+from braidmq.broker.delivery.queues import NOT_BURIED
 from braidmq.broker.policy import Policy
 from braidmq.broker.settings import US_PER_MS
 from braidmq.broker.topics import Topic
 from braidmq.server.engine.connection import Output, WaitingReply
-from braidmq.server.strands.vibe.deliveries import Outstanding, VibeReply
-from braidmq.server.strands.vibe.gate import Gate, VibeOptions
+from braidmq.server.strands.vibe.deliveries import NOT_REJECTED, Outstanding, VibeReply
+from braidmq.server.strands.vibe.gate import NOT_ALLOWED, Gate, VibeOptions
 from braidmq.wire.vibe import frames, messages, session
 from braidmq.wire.vibe.queue_options import (
     OptionError,
@@ -38,6 +40,9 @@ from braidmq.wire.vibe.queue_options import (
 
 if TYPE_CHECKING:
     from braidmq.server.strands.vibe.connection import VibeConnection
+
+PREFETCH_DEFAULT: Final = 100
+"""Unacknowledged deliveries that a consumer may hold if it does not say how many."""
 
 
 @final
@@ -117,7 +122,11 @@ class QueueCommands:
         connection.queue_consumers = {}
 
     def acknowledge(self, request: session.Request, now_us: int) -> None:
-        """Settle, reject or requeue a delivery; an Ack gets no reply."""
+        """Settle, reject or requeue a delivery.
+
+        An Ack gets no reply, except that a rejection gets an Error if the log has no room for
+        the dead letter: a Pong must not stand for something that a crash would undo.
+        """
         message_id = request.headers.get("messageId") or request.id
         entry = self._outstanding.take(message_id, request.queue)
         if entry is None:
@@ -129,7 +138,13 @@ class QueueCommands:
         if result is None:
             queues.acknowledge(entry, now_us)
         elif result == "reject":
-            queues.reject(entry, dead_letters.REJECTED, now_us)
+            letter_id = queues.reject(entry, dead_letters.REJECTED, now_us)
+            if letter_id == NOT_BURIED:
+                why = NOT_REJECTED + (self._broker.refusal or "too many topics")
+                self._connection.error(request, session.SERVER_ERROR, why)
+            elif letter_id:
+                # Nothing is sent for it, unless the log refuses the record.
+                self._output.reply_after(VibeReply(letter_id, b"", request))
         else:
             delay_us = int(request.headers.get("delayMs", "0")) * US_PER_MS
             queues.requeue(entry, delay_us, now_us)
@@ -141,10 +156,13 @@ class QueueCommands:
         if not self._options.auto_create:
             self._connection.error(request, session.QUEUE_NOT_FOUND, "no such queue")
             return None
-        topic = self._broker.topics.get(request.queue)
-        if topic is None:
-            self._connection.error(request, session.SERVER_ERROR, "too many queues")
-        return topic
+        principal = self._connection.principal
+        assert principal is not None
+        refusal = self._broker.queues.refusal(request.queue, principal)
+        if refusal:
+            self._connection.error(request, session.SERVER_ERROR, refusal)
+            return None
+        return self._broker.topics.find(request.queue)
 
     def auto_create(self, request: session.Request, now_us: int) -> Queue | None:
         """Create the queue that a request names, or refuse the request."""
@@ -156,14 +174,15 @@ class QueueCommands:
 
     def _declare(self, request: session.Request, policy: Policy, now_us: int) -> Queue | None:
         broker = self._broker
-        topic = broker.topics.get(request.queue)
-        refusal = broker.refusal
-        if topic is None or len(broker.queues.by_name) >= QUEUES_MAX:
-            refusal = "too many queues"
-        if refusal or topic is None:
+        principal = self._connection.principal
+        assert principal is not None
+        refusal = broker.refusal or broker.queues.refusal(request.queue, principal)
+        topic = None if refusal else broker.topics.find(request.queue)
+        if topic is None:
             self._connection.error(request, session.SERVER_ERROR, refusal)
             return None
-        return broker.queues.declare(topic, policy, now_us)
+        owner = broker.topics.accounts.of(principal.name)
+        return broker.queues.declare(topic, policy, now_us, owner)
 
     def create(self, request: session.Request, now_us: int) -> None:
         """Create a queue with the options of the request."""
@@ -177,6 +196,12 @@ class QueueCommands:
             )
         except OptionError as error:
             self._connection.error(request, session.INVALID_MESSAGE, str(error))
+            return
+        principal = self._connection.principal
+        assert principal is not None
+        letters = policy.dead_letter_name
+        if letters and lacks_for_letters(principal, letters):
+            self._connection.error(request, session.AUTH_FAILED, NOT_ALLOWED)
             return
         done = self._session.reply(request.kind, request.id, request.queue)
         queue = self._broker.queues.by_name.get(request.queue)
@@ -231,9 +256,12 @@ class QueueCommands:
         assert principal is not None
         payload = names_payload(self._broker.queues.by_name, principal)
         if len(payload) > self._options.max_message_bytes - session.PUBLISH_SPARE_BYTES:
-            self._connection.error(
-                request, session.SERVER_ERROR, "the list is longer than a frame"
+            text = refusals.by_setting(
+                "the list is longer than a frame",
+                "vibe.max_message_bytes",
+                self._options.max_message_bytes,
             )
+            self._connection.error(request, session.SERVER_ERROR, text)
             return
         self._output.reply(self._session.reply(request.kind, request.id, payload=payload))
 

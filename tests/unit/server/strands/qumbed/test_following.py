@@ -1,6 +1,6 @@
 """The subscriptions of a Qumbed stream: when they begin, end and are refused."""
 
-from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX
+from braidmq.broker.delivery.subscriptions import SUBSCRIPTIONS_MAX, TOO_MANY_SUBSCRIPTIONS
 from braidmq.broker.settings import US_PER_S, Settings
 from tests.integration.qumbed.peer import (
     ALICE,
@@ -63,6 +63,6 @@ def test_too_many_subscriptions_are_refused() -> None:
     subscriptions.update(dict.fromkeys(range(2, SUBSCRIPTIONS_MAX + 1), one))
     stream.receive(subscribe("t", public(BOB)))
 
-    assert [("SERVER_ERROR", "too many subscriptions")] == [
+    assert [("SERVER_ERROR", TOO_MANY_SUBSCRIPTIONS)] == [
         (found["e"]["code"], found["e"]["message"]) for found in wire.frames()
     ]

@@ -23,6 +23,7 @@ VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[4] / "vectors" / "qumbed.json").read_text("utf-8")
 )
 SECRET: str = VECTORS["sender_secret"]
+PUBLIC: str = VECTORS["sender_public"]
 SUBSCRIBER = Boxes(bytes.fromhex(VECTORS["recipient_secret"]), boxes_max=4)
 OTHER = Boxes(32 * b"o", boxes_max=4)
 
@@ -44,21 +45,52 @@ def test_the_key_is_generated_once() -> None:
 
 
 def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
-    """It holds 64 digits and a newline, and no other file is left beside it."""
+    """It holds two lines of 64 digits, and no other file is left beside it."""
     GatewayKey(Disk(tmp_path))
     path = tmp_path / GATEWAY_KEY_FILE
 
     assert 0o600 == stat.S_IMODE(path.stat().st_mode)
-    assert 65 == len(path.read_bytes())
+    assert 2 * 65 == len(path.read_bytes())
     assert [path] == list(tmp_path.iterdir())
 
 
 def test_a_stored_key_is_read() -> None:
-    """With or without the newline."""
-    for content in (SECRET, SECRET + "\n"):
-        gateway = GatewayKey(disk_with(content.encode()))
+    """With or without the newline, and its public key is added where there was none."""
+    whole = f"{SECRET}\n{PUBLIC}\n"
+    for content in (SECRET, SECRET + "\n", whole, whole.strip()):
+        disk = disk_with(content.encode())
+        gateway = GatewayKey(disk)
 
-        assert VECTORS["sender_public"] == gateway.public_key.hex()
+        assert PUBLIC == gateway.public_key.hex()
+        assert whole.strip() == disk.content(GATEWAY_KEY_FILE).decode().strip()
+
+
+@pytest.mark.parametrize("operation", ["open", "pwrite", "fsync", "rename"])
+def test_a_key_of_an_earlier_version_is_used_on_a_full_disk(operation: str) -> None:
+    """Its public key is added at a later start."""
+    disk = disk_with(SECRET.encode())
+    disk.fail(operation, errno.ENOSPC, nth=2 if operation == "open" else 1)
+
+    assert PUBLIC == GatewayKey(disk).public_key.hex()
+    assert SECRET == disk.content(GATEWAY_KEY_FILE).decode()
+    assert PUBLIC == GatewayKey(disk).public_key.hex()
+    assert PUBLIC in disk.content(GATEWAY_KEY_FILE).decode()
+
+
+def test_a_flipped_bit_never_changes_the_identity() -> None:
+    """It is refused, or, where X25519 ignores the bit or it is a letter's case, harmless."""
+    whole = f"{SECRET}\n{PUBLIC}\n".encode()
+    refused = 0
+    for bit in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        disk = disk_with(bytes(changed))
+        try:
+            assert PUBLIC == GatewayKey(disk).public_key.hex()
+        except ConfigError:
+            refused += 1
+
+    assert refused > 900
 
 
 def test_only_the_subscriber_opens_what_is_sealed_for_it() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from braidmq.base.errors import AddressInUseError, ConfigError
 from braidmq.server.config.config import LimitsConfig, QumbedConfig
-from braidmq.server.strands.listeners import ConnectionQuota
 from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.testing.disk import FakeDisk
+from braidmq.transport.door import Door
 from braidmq.transport.quic import QuicLimits
 from braidmq.transport.quic_client import HandshakeError, QuicClient, Trust, connect
 from tests.integration.blip.peer import broker_at, until
@@ -27,9 +27,9 @@ IMPATIENT = QuicLimits(handshake_timeout_s=1.0)
 
 def new_listener(limits: LimitsConfig = LIMITS, **config: object) -> QumbedListener:
     return QumbedListener(
-        QumbedConfig.model_validate({"port": 0, **config}),
+        QumbedConfig.model_validate({"port": 0, "auth": "none", **config}),
         limits,
-        quota=ConnectionQuota(limits),
+        door=Door(connections=100, strangers=100),
         named=lambda _: None,
     )
 

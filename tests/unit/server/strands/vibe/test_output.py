@@ -1,7 +1,8 @@
 """What a Vibe peer receives when the log refuses a batch."""
 
-from tests.integration.vibe.peer import ERROR, PONG, PUBLISH_ACK
-from tests.integration.vibe_peer import create, ping, publish
+from tests.integration.vibe.peer import DELIVER, ERROR, PONG, PUBLISH_ACK, Message
+from tests.integration.vibe_peer import ack, create, ping, publish
+from tests.unit.server.by_hand import DISK_FULL, HandWire
 from tests.unit.server.strands.vibe.vibe_by_hand import (
     DISK_FULL_ERROR,
     VibeHand,
@@ -43,3 +44,48 @@ def test_a_repeat_is_refused_with_its_original_and_forgotten() -> None:
 
     assert [(PUBLISH_ACK, "4")] == kinds(wire)
     assert 1 == hand.engine.broker.queues.by_name["q"].waiting()
+
+
+def test_a_rejection_whose_dead_letter_the_log_refuses_gets_an_error_before_the_pong() -> None:
+    """A Pong says that a crash undoes nothing before it, and this one is undone already."""
+    hand = VibeHand()
+    connection, wire = hand.consumer("m")
+    taken(wire)
+    connection.receive(ack("m", result="reject") + ping("2"))
+    hand.fill_disk()
+    delivery, error, pong = settled(hand, wire)
+
+    assert (ERROR, "m") == (error.kind, error.id)
+    assert ("SERVER_ERROR", "not rejected, the message is delivered again: " + DISK_FULL) == (
+        error.error
+    )
+    assert [(DELIVER, "m"), (PONG, "2")] == [(one.kind, one.id) for one in (delivery, pong)]
+
+
+def test_while_the_log_refuses_a_rejection_gets_an_error_at_once() -> None:
+    """And once it has room, a rejection is committed before its Pong, without an answer."""
+    hand = VibeHand()
+    connection, wire = hand.consumer("m")
+    connection.receive(publish("other", "q"))
+    hand.fill_disk()
+    taken(wire)
+    connection.receive(ack("m", result="reject") + ping("2"))
+    error, pong = settled(hand, wire)
+    assert [(ERROR, "m"), (PONG, "2")] == [(one.kind, one.id) for one in (error, pong)]
+    assert error.error[1].startswith("not rejected, ")
+    hand.engine.room_made()
+    hand.now_us += 10**9
+    hand.engine.tick()
+    assert [(DELIVER, "m")] == kinds(wire)
+    connection.receive(ack("m", result="reject") + ping("3"))
+    assert [] == kinds(wire)
+    hand.settle()
+
+    assert [(PONG, "3")] == kinds(wire)
+    assert 1 == hand.engine.broker.queues.by_name["dlq.q"].waiting()
+
+
+def settled(hand: VibeHand, wire: HandWire) -> list[Message]:
+    """Commit everything, and return what was written."""
+    hand.settle()
+    return taken(wire)

@@ -1,5 +1,7 @@
 """Messages that a Vibe peer holds: acknowledged, or returned when it leaves."""
 
+from braidmq.broker.delivery.channels import LEFT, Entry
+from braidmq.server.strands.vibe.deliveries import Outstanding
 from tests.integration.vibe.peer import PONG
 from tests.integration.vibe_peer import ack, ping
 from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, kinds, taken
@@ -36,3 +38,17 @@ def test_a_broken_connection_counts_as_an_attempt() -> None:
     lane = hand.engine.broker.queues.by_name["q"].lanes[0]
 
     assert [1] == [entry.attempts for entry in lane.in_flight.all()]
+
+
+def test_a_subscriber_that_came_back_acknowledges_what_it_holds() -> None:
+    """Not what it was handed before it left: it would get the message again."""
+    hand = VibeHand()
+    connection, _ = hand.consumer("m")
+    (held,) = hand.engine.broker.queues.by_name["q"].lanes[0].in_flight.all()
+    before = Entry(held.channel, held.message, held.previous)
+    before.state = LEFT
+    outstanding = Outstanding(connection)
+    outstanding.note("m", before)
+    outstanding.note("m", held)
+
+    assert [held, before, None] == [outstanding.take("m", "q") for _ in range(3)]
