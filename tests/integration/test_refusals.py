@@ -4,18 +4,21 @@ import asyncio
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from typing import Final
 
 import pytest
 
 import braidmq
 from braidmq.base.errors import BraidError
-from braidmq.base.refusals import FOR_GOOD, OPERATOR
+from braidmq.base.refusals import FOR_GOOD, OPERATOR, TOO_MANY_CONNECTIONS
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.testing.broker import RunningBroker
-from tests.integration.blip.peer import broker_at
+from tests.integration.blip.peer import ack, auth, broker_at, hello, key_config
+from tests.integration.blip.peer import stranger as blip_stranger
 from tests.integration.qumbed.peer import connected as qumbed_connected
-from tests.integration.vibe.peer import V1_1, stranger
+from tests.integration.qumbed.peer import publish
+from tests.integration.vibe.peer import CONNECT, V1_1, stranger
 
 pytestmark = pytest.mark.asyncio
 
@@ -62,6 +65,35 @@ async def test_quotas() -> None:
         texts["flight"] = await told(asyncio.to_thread(endpoint.open_cursor, "c"))
 
         assert [] == [way for way, text in texts.items() if QUOTA not in text], texts
+
+
+async def test_places() -> None:
+    """One principal leaves the last places to others, and is told so; they are let in."""
+    other = {"keys": [key_config("other", "other-key")]}
+    starting = broker_at(
+        auth=other, vibe={}, qumbed={"auth": "key"}, limits={"connections": 32}
+    )
+    async with starting as broker, AsyncExitStack() as open_ones:
+        for _ in range(30):
+            peer = await open_ones.enter_async_context(blip_stranger(broker))
+            await peer.log_in()
+        texts = {}
+        async with blip_stranger(broker) as one:
+            one.send(hello(1), auth(2, "dev-key"))
+            await one.expect(ack(1, 0))
+            texts["blip"] = str(await one.next())
+            await one.expect_close()
+        async with stranger(broker, V1_1) as two:
+            two.send(two.frame(CONNECT, "c", headers={"authToken": "dev-key"}))
+            texts["vibe"] = str((await two.next()).error)
+        async with qumbed_connected(broker) as carrier:
+            stream = carrier.open()
+            texts["qumbed"] = str(await stream.ask(publish("t", b"1", key="dev-key")))
+
+        assert [] == [way for way, text in texts.items() if TOO_MANY_CONNECTIONS not in text]
+        for _ in range(2):
+            peer = await open_ones.enter_async_context(blip_stranger(broker))
+            await peer.log_in("other-key")
 
 
 async def test_rates() -> None:

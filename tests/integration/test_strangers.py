@@ -4,14 +4,19 @@ import asyncio
 import json
 import resource
 import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import trustme
 
 from braidmq.daemon.descriptors import RESERVED
-from tests.integration.blip.peer import Peer
+from braidmq.testing.broker import running_broker
+from braidmq.transport.door import HTTP, HTTP_PLACES, SHARE, STRANDS
+from tests.integration.blip.peer import Peer, hello, ping, pong
+from tests.integration.qumbed.peer import ack, connected, publish
 from tests.integration.served import Served, served
 
 pytestmark = pytest.mark.asyncio
@@ -164,19 +169,73 @@ async def test_strangers_do_not_keep_out_peers_with_a_key(tmp_path: Path, strand
         await broker.ready()
         strangers = await asyncio.to_thread(held, address_of(broker, strand), 200, b"")
         peers = []
-        for _ in range(80):
+        for _ in range(80 - 80 // SHARE):  # the others are for other principals
             _, peer = await asyncio.get_running_loop().create_connection(
                 Peer, *address_of(broker, "blip")
             )
             await peer.log_in()
             peers.append(peer)
-        for one in strangers:
+        left = 80 // SHARE  # places that no peer with this key may take
+        for one in strangers[:-left]:
             one.settimeout(10)
             assert b"" == await asyncio.to_thread(_rest_of, one)
-        assert await is_refused(broker)
+        for one in strangers[-left:]:
+            one.close()
         for peer in peers:
-            await peer.expect_silence()
+            peer.send(ping(7))
+        for peer in peers:
+            await peer.expect(pong(7))
             await peer.leave()
+
+
+@pytest.mark.parametrize("listener", ["blip", "vibe", "http"])
+async def test_unfinished_tls_handshakes_keep_no_one_out(tmp_path: Path, listener: str) -> None:
+    """They are strangers on every listener: bounded, and gone for whoever comes."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    certificate = {"tls_cert": tmp_path / "both.pem", "tls_key": tmp_path / "both.pem"}
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    sections: dict[str, object] = {"vibe": {}, "http": {}, listener: certificate}
+    limits = {"connections": 100, "unauthenticated_connections": 64}
+    async with running_broker(config={"limits": limits, **sections}) as broker:
+        door = broker.daemon._door  # noqa: SLF001 - it counts what no client can see
+        pool = HTTP if listener == "http" else STRANDS
+        address = broker.address(listener)
+        strangers = await asyncio.to_thread(held, address, 200, HALF_A_HELLO)
+        reader, writer = await asyncio.open_connection(
+            *address, ssl=client, server_hostname="localhost"
+        )
+        asked = {
+            "blip": hello(1),
+            "vibe": b"",
+            "http": b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",
+        }
+        writer.write(asked[listener])
+        if asked[listener]:  # Vibe says nothing before a Connect; its handshake is done
+            await reader.readexactly(9)
+        assert door.count(pool) <= (HTTP_PLACES if listener == "http" else 65)
+        writer.close()
+        for one in strangers:
+            one.close()
+
+
+async def test_qumbed_connections_without_a_key_leave_for_newcomers() -> None:
+    """Over QUIC as well: their bound holds, and a peer with a key is let in and stays."""
+    limits = {"connections": 100, "unauthenticated_connections": 64}
+    config = {"limits": limits, "qumbed": {"auth": "key"}}
+    async with running_broker(config=config) as broker, AsyncExitStack() as open_ones:
+        for _ in range(80):
+            await open_ones.enter_async_context(connected(broker))
+        door = broker.daemon._door  # noqa: SLF001 - it counts what no client can see
+        async with connected(broker) as peer:
+            stream = peer.open()
+            assert ack("1", 0) == await stream.ask(publish("t", b"1", key="dev-key"))
+            assert 63 == door.strangers()
+            for _ in range(10):
+                await open_ones.enter_async_context(connected(broker))
+            assert ack("2", 0) == await stream.ask(publish("t", b"2"))
 
 
 def _rest_of(one: socket.socket) -> bytes:

@@ -11,6 +11,12 @@ OPERATOR: Final = "whoever runs the broker may raise it"
 
 FOR_GOOD: Final = "no setting raises it"
 
+TOO_MANY_CONNECTIONS: Final = (
+    "too many connections of this principal: the last places of limits.connections are for "
+    f"others; {OPERATOR}"
+)
+"""Every way in says this to a principal that would keep the others out."""
+
 
 def by_setting(what: str, setting: str, value: int) -> str:
     """Return the text of a refusal by a setting, whose name is that of the file."""

@@ -8,9 +8,9 @@ accept no more | let acknowledgements arrive | commit | snapshot | close
 import asyncio
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import version
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -44,11 +44,7 @@ from braidmq.server.engine.recovery import Recovered, recover
 from braidmq.server.engine.requests import UnavailableError
 from braidmq.server.engine.ticker import Ticker
 from braidmq.server.strands.blip import BlipConnection
-from braidmq.server.strands.listeners import (
-    Listener,
-    MakeConnection,
-    TcpListener,
-)
+from braidmq.server.strands.listeners import Listener, MakeConnection, TcpListener
 from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.server.strands.qumbed.mdns import Announcer
 from braidmq.server.strands.vibe.connection import VibeConnection
@@ -132,6 +128,7 @@ class Daemon:
         self._snapshot_due_s = 0.0
         self._snapshot_id = 0
         self.ended = asyncio.Event()  # the log failed
+        self.leaving = asyncio.Event()  # set by a signal: a start that cannot go on gives up
         self.failure: BraidError | None = None
 
     # Start.
@@ -150,8 +147,7 @@ class Daemon:
         self._is_locked = True
         await self._start_admin()
         self._bind()
-        # On a thread, so that the health pages answer meanwhile.
-        engine = self._start_engine(await asyncio.to_thread(self._recover))
+        engine = self._start_engine(await self._recovered())
         self._start_sink(engine.broker)
         if self._flight is not None:
             assert self._stages is not None
@@ -240,12 +236,13 @@ class Daemon:
         self.status.listeners.append(listener)
         self.addresses[listener.strand] = listener.address
 
-    def _recover(self) -> Recovered:
+    async def _recovered(self) -> Recovered:
         started = time.monotonic()
-        found: Recovered | None = None
-        while found is None:
+        while True:
             try:
-                found = recover(
+                # On a thread, so that the health pages answer meanwhile.
+                found = await asyncio.to_thread(
+                    recover,
                     self._files,
                     self._config,
                     now_us=self._clock.now_us(),
@@ -254,9 +251,13 @@ class Daemon:
                 )
             except LogScarceError as error:
                 _log.warning("the log cannot be opened yet", reason=str(error))
-                threading.Event().wait(RECOVER_AGAIN_S)  # this thread has nothing else to do
-        self.status.recovery_seconds = time.monotonic() - started
-        return found
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.leaving.wait(), RECOVER_AGAIN_S)
+                if self.leaving.is_set():
+                    raise
+            else:
+                self.status.recovery_seconds = time.monotonic() - started
+                return found
 
     def _start_engine(self, found: Recovered) -> Engine:
         broker = found.broker

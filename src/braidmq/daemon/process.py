@@ -21,7 +21,7 @@ import structlog
 import uvloop
 
 from braidmq.base.build import is_compiled
-from braidmq.base.errors import ConfigError
+from braidmq.base.errors import ConfigError, LogScarceError
 from braidmq.daemon.daemon import Daemon
 from braidmq.daemon.descriptors import raise_limit
 from braidmq.daemon.ready import write_atomically
@@ -94,7 +94,7 @@ async def _serve(
 ) -> int:
     daemon = Daemon(config, mdns=mdns, watch=watch, load=load)
     hung_up = asyncio.Event()
-    stopping = _signals(hung_up)
+    stopping = _signals(hung_up, daemon.leaving)
 
     def tell() -> None:
         if ready_file is not None:
@@ -103,6 +103,11 @@ async def _serve(
     try:
         await daemon.start()
         tell()
+    except LogScarceError:
+        await daemon.stop()
+        if not stopping.is_set():
+            raise
+        return 0  # the operator did not wait until the log could be opened
     except BaseException:
         await daemon.stop()
         raise
@@ -141,13 +146,12 @@ async def _reload_again(daemon: Daemon, hung_up: asyncio.Event) -> None:
             await daemon.reload()
 
 
-def _signals(hung_up: asyncio.Event) -> asyncio.Event:
-    """Return an event that the first signal sets; a second signal ends the process.
+def _signals(hung_up: asyncio.Event, stopping: asyncio.Event) -> asyncio.Event:
+    """Have the first signal set *stopping*, which is returned; a second ends the process.
 
     SIGHUP sets *hung_up* instead.
     """
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
     had_terminal = os.isatty(0)
 
     def receive() -> None:

@@ -204,8 +204,10 @@ class MemoryWire:
         """Record that the connection is closed."""
         self.closed = True
 
-    def greeted(self) -> None:
-        """Do nothing: there is no handshake timeout here."""
+    def greeted(self, name: str) -> bool:
+        """Do nothing: there is no handshake timeout here, and a place for each."""
+        del name
+        return True
 
 
 class _InOrder(set[Connection]):

@@ -3,13 +3,18 @@
     pool      holds                                     when it is full
     strands   Blip, Vibe, Qumbed, Flight                a stranger leaves for the newcomer;
                                                         without strangers it is refused
-    http      HTTP                                      the same; then a place in `health`
+    http      HTTP                                      a stranger leaves for the newcomer; then
+                                                        an idle peer; then a place in `health`
     health    HTTP that found no other place            the oldest leaves for the newcomer
 
 A *stranger* has not authenticated yet. Strangers have a bound of their own, so that peers with
 a key always find a place, and the oldest stranger leaves for a newcomer: peers that hold
 sockets without a word cannot keep others out. An address with more than its share of strangers
 makes room among its own, so that one address cannot drive out the handshakes of others.
+
+Nor can one principal keep the others out: of the strands' places one in `SHARE` is left for
+principals that hold fewer than `OWN_PLACES`, and of the idle peers of HTTP one leaves whose
+principal has the most of them.
 
 The door counts and chooses; it has no socket. It belongs to the event loop's thread.
 """
@@ -28,6 +33,12 @@ HTTP_PLACES: Final = 128
 HEALTH_PLACES: Final = 16
 """Enough for health checks, each of which takes a place for a moment."""
 
+OWN_PLACES: Final = 16
+"""Connections that a principal finds places for when others hold all that they may."""
+
+SHARE: Final = 16
+"""One in so many places is for principals that hold fewer than `OWN_PLACES`."""
+
 
 class Place:
     """One connection at the door; `refusal` names the limit that kept it out, if any.
@@ -36,24 +47,40 @@ class Place:
     the peer has authenticated, and `leave` when it is closed, in any case.
     """
 
-    __slots__ = ("_pool", "address", "evict", "is_evicted", "is_for_health", "refusal")
+    __slots__ = ("_pool", "address", "evict", "is_evicted", "is_for_health", "name", "refusal")
 
     def __init__(self, pool: "_Pool | None", address: str, refusal: str = "") -> None:
         self._pool = pool
         self.address = address
+        self.name = ""  # of the principal, once it is known
         self.is_for_health = pool is not None and pool.name == HEALTH
         self.refusal = refusal
         self.evict: Callable[[], None] = _do_nothing
         self.is_evicted = False
 
-    def known(self) -> None:
-        """Count the peer as known: it has authenticated, and does not leave for a newcomer."""
-        if self._pool is not None:
-            self._pool.forget_stranger(self)
+    def known(self, name: str = "") -> bool:
+        """Count the peer as known: it has authenticated, and does not leave for a newcomer.
+
+        *name* is its principal's. Returns False if that principal holds more than its share
+        while places are scarce: then the peer stays a stranger, and must be refused.
+        """
+        if self._pool is None:
+            return True
+        if not self._pool.name_place(self, name):
+            return False
+        self._pool.idle.pop(self, None)
+        self._pool.forget_stranger(self)
+        return True
+
+    def rest(self, name: str) -> None:
+        """Count the peer as idle: it leaves for a newcomer if no stranger can."""
+        if self._pool is not None and self.known(name):
+            self._pool.idle[self] = None
 
     def strange(self) -> None:
         """Count the peer as a stranger again, as the newest of them."""
         if self._pool is not None:
+            self._pool.idle.pop(self, None)
             self._pool.forget_stranger(self)
             self._pool.add_stranger(self)
 
@@ -61,6 +88,7 @@ class Place:
         """Give the place back; again does nothing."""
         pool, self._pool = self._pool, None
         if pool is not None:
+            pool.idle.pop(self, None)
             pool.forget_stranger(self)
             pool.left(self)
 
@@ -69,7 +97,13 @@ class _Pool:
     """Places of one kind."""
 
     def __init__(
-        self, name: str, places: int, strangers_max: int, *, per_address: int = 0
+        self,
+        name: str,
+        places: int,
+        strangers_max: int,
+        *,
+        per_address: int = 0,
+        share: int = 0,
     ) -> None:
         assert places > 0
         assert strangers_max > 0
@@ -77,6 +111,9 @@ class _Pool:
         self.places = places
         self.count = 0
         self.strangers: dict[Place, None] = {}  # the oldest first
+        self.idle: dict[Place, None] = {}  # known, and between two requests; the oldest first
+        self._kept = places // share if share else 0  # for principals that hold few
+        self._held: Counter[str] = Counter()  # by the principal's name
         self._strangers_max = min(strangers_max, places)
         self._strangers_of: dict[str, dict[Place, None]] = {}  # by address
         self._per_address_max = per_address
@@ -85,10 +122,10 @@ class _Pool:
     def enter(self, address: str) -> Place:
         if self._per_address_max and self._per_address[address] >= self._per_address_max:
             return Place(None, address, "connections_per_ip")
-        if self.count >= self.places and not self.strangers:
+        if self.count >= self.places and not self.strangers and not self.idle:
             return Place(None, address, "connections")
         if self.count >= self.places or len(self.strangers) >= self._strangers_max:
-            self.evict(self._victim(address))
+            self.evict(self._victim(address) if self.strangers else self._idle_victim())
         place = Place(self, address)
         self.count += 1
         if self._per_address_max:
@@ -100,6 +137,29 @@ class _Pool:
         own = self._strangers_of.get(address)
         share = len(self.strangers) // max(1, len(self._strangers_of))
         return next(iter(own if own and len(own) > share else self.strangers))
+
+    def _idle_victim(self) -> Place:
+        return max(self.idle, key=lambda place: self._held[place.name])
+
+    def name_place(self, place: Place, name: str) -> bool:
+        """Count a place as held by the principal called *name*; return whether it may be."""
+        if not name or place.name == name:
+            return True
+        # Strangers leave for whoever authenticates, so their places are as good as free.
+        is_scarce = self.count - len(self.strangers) >= self.places - self._kept
+        if is_scarce and self._held[name] >= OWN_PLACES:
+            return False
+        self._forget_name(place)
+        place.name = name
+        self._held[name] += 1
+        return True
+
+    def _forget_name(self, place: Place) -> None:
+        name, place.name = place.name, ""
+        if name:
+            self._held[name] -= 1
+            if not self._held[name]:  # or the table would keep every name ever seen
+                del self._held[name]
 
     def evict(self, victim: Place | None) -> None:
         if victim is not None:
@@ -121,6 +181,7 @@ class _Pool:
 
     def left(self, place: Place) -> None:
         self.count -= 1
+        self._forget_name(place)
         if self._per_address_max:
             self._per_address[place.address] -= 1
             if self._per_address[place.address] <= 0:
@@ -136,7 +197,7 @@ class Door:
 
     def __init__(self, *, connections: int, strangers: int, per_address: int = 0) -> None:
         pools = (
-            _Pool(STRANDS, connections, strangers, per_address=per_address),
+            _Pool(STRANDS, connections, strangers, per_address=per_address, share=SHARE),
             _Pool(HTTP, HTTP_PLACES, HTTP_PLACES),
             _Pool(HEALTH, HEALTH_PLACES, HEALTH_PLACES),
         )

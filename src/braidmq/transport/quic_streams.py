@@ -122,9 +122,9 @@ class StreamWire:
         """Send what is written on every stream, then close the connection."""
         self.carrier.drain(code, reason)
 
-    def greeted(self) -> None:
-        """Cancel the handshake timeout."""
-        self.carrier.greeted()
+    def greeted(self, name: str) -> bool:
+        """Cancel the handshake timeout; as the connection's own."""
+        return self.carrier.greeted(name)
 
     def _is_done(self) -> bool:
         return self.is_closing or self.is_over
@@ -255,11 +255,15 @@ class Carrier:
             wire.close()
         self._endpoint.handle_soon(self)
 
-    def greeted(self) -> None:
-        """Cancel the handshake timeout: the peer has authenticated."""
-        self._cancel_deadline()
-        if self._place is not None:
-            self._place.known()
+    def greeted(self, name: str) -> bool:
+        """Cancel the handshake timeout: the peer has authenticated, as the principal *name*.
+
+        Returns False if that principal holds too many connections for one more.
+        """
+        is_placed = self._place is None or self._place.known(name)
+        if is_placed:
+            self._cancel_deadline()
+        return is_placed
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:

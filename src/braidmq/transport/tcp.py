@@ -164,10 +164,15 @@ class TcpWire(asyncio.Protocol):
         else:
             end()
 
-    def greeted(self) -> None:
-        """Cancel the handshake timeout: the peer has authenticated."""
-        self._cancel_deadline()
-        self._place.known()
+    def greeted(self, name: str) -> bool:
+        """Cancel the handshake timeout: the peer has authenticated, as the principal *name*.
+
+        Returns False if that principal holds too many connections for one more.
+        """
+        is_placed = self._place.known(name)
+        if is_placed:
+            self._cancel_deadline()
+        return is_placed
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:

@@ -77,8 +77,9 @@ class HandWire:
     def abort(self) -> None:
         self.is_closed = True
 
-    def greeted(self) -> None:
+    def greeted(self, name: str) -> bool:
         self.is_greeted = True
+        return True
 
     def take(self) -> list[Frame]:
         """Return the frames written since the last call."""

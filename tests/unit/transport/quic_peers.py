@@ -37,7 +37,7 @@ class Recorder:
         self.events: list[str] = []
         self._echoes = echoes
         if greets:
-            wire.greeted()
+            wire.greeted("tests")
 
     def receive(self, data: bytes) -> None:
         self.received += data

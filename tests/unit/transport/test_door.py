@@ -1,8 +1,19 @@
 """The door: who gets a place, who is refused, and who leaves for a newcomer."""
 
+from functools import partial
+
 import pytest
 
-from braidmq.transport.door import HEALTH, HEALTH_PLACES, HTTP, HTTP_PLACES, Door, Place
+from braidmq.transport.door import (
+    HEALTH,
+    HEALTH_PLACES,
+    HTTP,
+    HTTP_PLACES,
+    OWN_PLACES,
+    SHARE,
+    Door,
+    Place,
+)
 
 
 class Visitors:
@@ -150,3 +161,68 @@ def test_a_process_without_descriptors_sheds_strangers() -> None:
 
     assert ["a", "b"] == visitors.evicted
     assert (1, 0) == visitors.counts
+
+
+def test_one_principal_leaves_places_for_the_others() -> None:
+    """When few are left, only principals that hold few find one; a refused peer can go on."""
+    visitors = Visitors(connections=64, strangers=64)
+    few = 64 // SHARE
+    greedy = [visitors.come("").known("greedy") for _ in range(64 - few)]
+    refused = visitors.come("refused")
+    others = [visitors.come("").known(name) for name in "ab"]
+
+    assert all(greedy)
+    assert not refused.known("greedy")
+    assert [True, True] == others
+    assert (63, 1) == visitors.counts  # refused, and still a stranger, who leaves for another
+    refused.leave()
+    assert visitors.come("").known("c")
+
+
+def test_a_principal_may_use_what_others_do_not() -> None:
+    """A broker with one key gives it nearly all places, and again those that it gave back."""
+    visitors = Visitors(connections=64)
+    places = [visitors.come("") for _ in range(60)]
+    assert all(place.known("only") for place in places)
+    for place in places:
+        place.leave()
+    places = [visitors.come("") for _ in range(60)]
+
+    assert all(place.known("only") for place in places)
+
+
+def test_a_peer_that_authenticates_again_is_counted_once() -> None:
+    """A connection belongs to the principal that it authenticated as last."""
+    visitors = Visitors(connections=64, strangers=64)
+    place = visitors.come("")
+    for name in ("a", "b", "a", "b"):
+        assert place.known(name)
+    more = [visitors.come("").known("a") for _ in range(OWN_PLACES)]
+    crowd = [visitors.come("").known(f"one of {n}") for n in range(64 - OWN_PLACES - 4)]
+
+    assert all(more)
+    assert all(crowd)
+    assert not visitors.come("").known("a")
+
+
+def test_idle_peers_of_http_leave_for_newcomers_the_greediest_first() -> None:
+    """Busy peers stay; of the idle ones leaves the oldest of the principal with the most."""
+    door = Door(connections=1, strangers=1)
+    evicted: list[str] = []
+    places: list[Place] = []
+    for number in range(HTTP_PLACES):
+        name = "few" if number == 0 else "busy" if number == 1 else "many"
+        place = door.enter("a", HTTP)
+        place.evict = partial(evicted.append, f"{name} {number}")
+        places.append(place)
+        if name == "busy":
+            place.known()
+        else:
+            place.rest(name)
+    for _ in range(2):
+        door.enter("b", HTTP).known()
+
+    assert ["many 2", "many 3"] == evicted
+    places[4].known()  # a request arrives: it is not idle now
+    door.enter("b", HTTP).known()
+    assert "many 5" == evicted[-1]

@@ -53,7 +53,7 @@ class Echo:
         self.received = bytearray()
         self._wire = wire
         self._peaks = peaks
-        wire.greeted()
+        wire.greeted("tests")
 
     def receive(self, data: bytes) -> None:
         self._peaks.look(self._wire)

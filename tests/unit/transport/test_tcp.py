@@ -100,7 +100,7 @@ async def test_a_wire_keeps_its_place_until_it_is_lost() -> None:
     counts = []
     async with listening.peer():
         counts.append((listening.door.count(), listening.door.strangers()))
-        listening.accepted[0].wire.greeted()
+        listening.accepted[0].wire.greeted("tests")
         counts.append((listening.door.count(), listening.door.strangers()))
     counts.append((listening.door.count(), listening.door.strangers()))
 
@@ -115,7 +115,7 @@ async def test_a_peer_must_authenticate_before_the_deadline() -> None:
         assert ["lost"] == listening.accepted[0].events
     greeted = Listening(timeout_s=0.05)
     async with greeted.peer() as peer:
-        greeted.accepted[0].wire.greeted()
+        greeted.accepted[0].wire.greeted("tests")
         passed = asyncio.Event()
         asyncio.get_running_loop().call_later(0.1, passed.set)
         await passed.wait()

@@ -48,13 +48,13 @@ def principal_of(request: Request, find_principal: FindPrincipal) -> Principal:
             "authentication failed: unknown API key" if is_given else needed,
             headers={"WWW-Authenticate": "Bearer"},
         )
-    request.scope.setdefault("state", {})[_KEYED] = True
+    request.scope.setdefault("state", {})[_KEYED] = principal.name
     return principal
 
 
-def has_key(state: Mapping[str, object]) -> bool:
-    """Return whether a request with this state was found to carry a valid key."""
-    return _KEYED in state
+def key_name(state: Mapping[str, object]) -> str:
+    """Return whose valid key a request with this state carries; "" if it carries none."""
+    return str(state.get(_KEYED, ""))
 
 
 def allow(principal: Principal, operation: str, name: str) -> None:

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from braidmq.admin.http.requests import has_key
+from braidmq.admin.http.requests import key_name
 from braidmq.admin.http.security import HEADERS
 from braidmq.base.limits import KIB, TOPIC_BYTES_MAX
 from braidmq.base.refusals import by_bound
@@ -119,7 +119,7 @@ class PatientProtocol(H11Protocol):
     """HTTP with timeouts for a request to arrive and for an answer to be read.
 
     Requests that uvicorn refuses by itself get our JSON instead of its plain text. While a
-    request is answered, and after one with a key, the peer does not leave for a newcomer.
+    request is answered the peer does not leave for a newcomer.
     """
 
     def __init__(self, server: "_Server", place: Place) -> None:
@@ -163,18 +163,27 @@ class PatientProtocol(H11Protocol):
         """Wait for the next request, except in a place that is kept for health checks."""
         if self._is_for_health:
             self.transport.close()
-        elif not has_key(self.cycle.scope["state"]):
+        elif name := key_name(self.cycle.scope["state"]):
+            self._place.rest(name)
+        else:
             self._place.strange()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a malformed request, in JSON as everything else."""
+        """Refuse a malformed request, in JSON as everything else; then close."""
         del msg
-        head = h11.Response(
-            status_code=400, headers=_MALFORMED.raw_headers, reason=b"Bad Request"
-        )
-        for event in (head, h11.Data(data=bytes(_MALFORMED.body)), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # Its body is malformed: what the application still answers is dropped.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        # In any other state an answer has begun, and all that is left is to close.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            head = h11.Response(
+                status_code=400, headers=_MALFORMED.raw_headers, reason=b"Bad Request"
+            )
+            for event in (head, h11.Data(data=bytes(_MALFORMED.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
     def _look_on(self) -> None:

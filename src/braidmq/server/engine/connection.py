@@ -63,8 +63,8 @@ class Wire(Protocol):
     def abort(self) -> None:
         """Close at once."""
 
-    def greeted(self) -> None:
-        """Cancel the handshake timeout."""
+    def greeted(self, name: str) -> bool:
+        """Cancel the handshake timeout; say whether principal *name* may have the place."""
 
 
 class Limits:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from librt.strings import BytesWriter
 
+from braidmq.base import refusals
 from braidmq.broker import admission
 from braidmq.broker.authorize import PUBLISH, SUBSCRIBE, authorize
 from braidmq.broker.broker import UNKNOWN, WAIT
@@ -229,8 +230,18 @@ class BlipConnection(Connection):
                 self._session = session.Session()  # drops what has arrived after this AUTH
                 self._ending = True
             return
+        if not self._wire.greeted(principal.name):
+            self.output.reply(
+                messages.encode_nack(
+                    command.correlation_id,
+                    session.SERVER_ERROR,
+                    refusals.TOO_MANY_CONNECTIONS,
+                )
+            )
+            self._session = session.Session()
+            self._ending = True
+            return
         self.principal = principal
-        self._wire.greeted()
         self.output.reply(self._session.authenticated(command.correlation_id))
 
     # Blip's PUBLISH has no reply of its own, so a publisher above its rate waits.

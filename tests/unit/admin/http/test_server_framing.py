@@ -1,8 +1,17 @@
 """Requests whose body has no certain length."""
 
+import asyncio
+import logging
+
 import pytest
 
-from tests.unit.admin.http.test_server import MALFORMED, listening, raw_answer, refusal_in
+from tests.unit.admin.http.test_server import (
+    MALFORMED,
+    answer_to,
+    listening,
+    raw_answer,
+    refusal_in,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,3 +36,34 @@ async def test_a_body_of_doubtful_length_is_refused(version: str, framing: str) 
         )
 
     assert (400, MALFORMED) == refusal_in(answer)
+
+
+BROKEN_BODIES = {
+    "before the answer": b"5\r\nhelloXX",
+    "a length that is no number": b"zzzz\r\n\r\n",
+    "a second request in its place": b"GET /healthz HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("body", BROKEN_BODIES.values(), ids=BROKEN_BODIES.keys())
+@pytest.mark.parametrize("path", ["/api/queues", "/healthz"])
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after the answer"])
+async def test_a_broken_body_is_no_error_of_ours(
+    path: str, body: bytes, waits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the answer has begun or not: the connection ends, and the log stays quiet."""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with listening() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(head.encode() if waits else head.encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        if waits:
+            writer.write(body)
+        rest = await reader.read()
+        writer.close()
+        health = await answer_to(address, "GET /healthz HTTP/1.1")
+
+    assert b"200" == health.split()[1]
+    assert int(answer.split()[1]) in {400, 401, 405}
+    assert b"Traceback" not in rest
+    assert [] == [record for record in caplog.records if record.levelno >= logging.ERROR]

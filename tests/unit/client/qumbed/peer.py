@@ -252,7 +252,7 @@ class Peer(peer.ScriptedPeer[Line, Frame]):
             line.send(messages.ack(frame.id))
 
     def _accept(self, wire: StreamWire) -> Line:
-        wire.greeted()
+        wire.greeted("tests")
         line = Line(self, wire)
         self.lines.append(line)
         return line

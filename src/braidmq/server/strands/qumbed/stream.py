@@ -43,6 +43,9 @@ NOT_ALLOWED: Final = "not allowed"
 UNAUTHORIZED_CODE: Final = 1
 """The code of a connection that is closed because authentication failed; otherwise 0."""
 
+CROWDED_CODE: Final = 2
+"""The code of one that is closed because its principal holds too many; see `base.refusals`."""
+
 DISCOVERY_LOOKED_AT_MAX: Final = 10_000
 """Topics that a Discovery checks for permission, at most."""
 
@@ -72,8 +75,10 @@ class QumbedConnection(Connection):
         self._sealed: int = -1  # the current payload: 1 if sealed, -1 if not judged yet
         self._unfinished_bytes: int = 0
         self.room_bytes = options.window_bytes // FRAME_PER_BODY
-        if not options.asks_for_key and link.principal is not None:
-            self._note_authenticated(link)
+        owner = None if options.asks_for_key else link.principal
+        if owner is not None and self._stream.greeted(owner.name):
+            self.principal = owner
+            link.is_authenticated = True
 
     @property
     def is_authenticated(self) -> bool:
@@ -230,23 +235,22 @@ class QumbedConnection(Connection):
         principal = link.principal
         if self._options.asks_for_key:
             principal = self._engine.find_principal(command.key) if command.key else None
-        if principal is not None:
+        if principal is not None and self._stream.greeted(principal.name):
             self.principal = principal
-            self._note_authenticated(link)
+            link.is_authenticated = True
             return True
-        self._engine.authentication_failures["qumbed"] += 1
-        self._error(command, session.UNAUTHORIZED, "authentication failed")
+        if principal is None:
+            self._engine.authentication_failures["qumbed"] += 1
+            code, reason = UNAUTHORIZED_CODE, session.UNAUTHORIZED
+            self._error(command, reason, "authentication failed")
+        else:
+            code, reason = CROWDED_CODE, session.SERVER_ERROR
+            self._error(command, reason, refusals.TOO_MANY_CONNECTIONS)
         self._end()
         self.output.flush()
         self.closed = True
-        self._stream.drain_connection(UNAUTHORIZED_CODE, session.UNAUTHORIZED)
+        self._stream.drain_connection(code, reason)
         return False
-
-    def _note_authenticated(self, link: Link) -> None:
-        if self.principal is None:
-            self.principal = link.principal
-        link.is_authenticated = True
-        self._stream.greeted()
 
     # Publishing.
 

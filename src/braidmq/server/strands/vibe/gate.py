@@ -103,13 +103,17 @@ class Gate:
             if is_last:
                 connection.end()
             return
+        if not self._wire.greeted(found.name):
+            text = refusals.TOO_MANY_CONNECTIONS
+            connection.output.reply(self._session.error(request_id, session.SERVER_ERROR, text))
+            connection.end()
+            return
         if connection.principal is not found:
             # The cached versions are those of the previous principal.
             self.publishable = {}
             for consumer in connection.queue_consumers.values():
                 consumer.allowed = consumer.barred = -1  # permissions are those of the new user
         connection.principal = found
-        self._wire.greeted()
         headers = {
             "serverVersion": self._version,
             "connectionId": f"srv_{self._number}",
