@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from braidmq.cli.main import main
 from braidmq.server.strands.qumbed import mdns
 from braidmq.server.strands.qumbed.mdns import Announcer
+from tests.unit.server.strands.qumbed.pace import hurry
 
 KEY = bytes(range(1, 33))
 NAME = "braidmq-0102030405060708-6121"
@@ -23,6 +24,7 @@ TRIES = 10
 @pytest.fixture(autouse=True)
 def own_type(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use a service type that no other process on this machine announces or queries."""
+    hurry(monkeypatch)
     monkeypatch.setattr(mdns, "SERVICE_TYPE", f"_q{secrets.token_hex(5)}._udp.local.")
     with capture_logs():  # the announcer's lines are not the command's
         yield
@@ -87,8 +89,8 @@ def test_all_nodes_that_answer_in_time_are_listed(capsys: pytest.CaptureFixture[
     """Without --count it listens until the timeout; the list is sorted."""
     rows: list[dict[str, object]] = []
     with announced("a"), announced("b", host="::1", port=7):
-        for _ in range(TRIES):  # two seconds may be too short for both on a busy machine
-            assert 0 == main(["discover", "--json", "--timeout", "2"])
+        for _ in range(TRIES):  # a second may be too short for both on a busy machine
+            assert 0 == main(["discover", "--json", "--timeout", "1"])
             rows = json.loads(capsys.readouterr().out)
             if len(rows) > 1:
                 break

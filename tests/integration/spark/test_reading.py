@@ -3,6 +3,7 @@
 The tests in tests/unit/spark cover each case that needs no JVM. All tests here share a session.
 """
 
+import base64
 import json
 import sys
 from collections.abc import Callable
@@ -16,9 +17,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from braidmq.broker.marks import SENDER_PUBLIC_KEY
+from braidmq.client.qumbed.boxes import KeyPair
+from braidmq.columnar.decoding.unsealing import NOT_SEALED
 from braidmq.spark import register, session
 from braidmq.spark.sessions import CONFIG
 from tests.integration.spark.families import workers_of
+from tests.integration.spark.outputs import TEMPERATURE
 from tests.unit.columnar.logs import (
     Row,
     log_of,
@@ -201,6 +206,54 @@ def stored(out: Path) -> list[Row]:
     files = (out / "rows").glob("*.parquet")
     rows = [row for file in files for row in pq.read_table(file).to_pylist()]
     return sorted(rows, key=lambda row: int(row["offset"]))
+
+
+def test_only_what_a_trusted_key_sealed_is_a_trusted_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The rest is in `_error`, whoever it names as its sender, and has no typed field."""
+    trusted, stranger, reader = (KeyPair.generate() for _ in range(3))
+    plain = b'{"celsius":21.5,"timestamp_ms":1,"sensor_id":"s"}'
+    by_trusted, by_stranger = (
+        one.seal(plain, reader.public_key) for one in (trusted, stranger)
+    )
+    sent = [
+        (trusted, by_trusted),
+        (stranger, by_stranger),
+        (trusted, by_stranger),
+        (trusted, plain),
+        (None, plain),
+        (None, by_trusted),
+    ]
+    bodies = [
+        message("t", payload, kept={} if keys is None else {SENDER_PUBLIC_KEY: text_of(keys)})
+        for keys, payload in sent
+    ]
+    key_file = tmp_path / "key"
+    key_file.touch(mode=0o600)
+    key_file.write_text(reader.reveal_private_key().hex())
+    found = rows_of(
+        load(
+            spark,
+            write_log(tmp_path / "log", bodies),
+            schemaId=TEMPERATURE,
+            privateKeyFile=str(key_file),
+            trustedKeys=trusted.public_key.hex(),
+        )
+    )
+
+    assert [
+        (None, 21.5, plain),
+        ("the sender is not trusted", None, by_stranger),
+        ("the box does not open", None, by_stranger),
+        (NOT_SEALED, None, plain),
+        (NOT_SEALED, None, plain),
+        (NOT_SEALED, None, by_trusted),
+    ] == [(row["_error"], row["celsius"], row["value"]) for row in found]
+
+
+def text_of(keys: KeyPair) -> str:
+    return base64.b64encode(keys.public_key).decode()
 
 
 def test_a_stream_reads_everything_once_and_resumes_from_its_checkpoint(

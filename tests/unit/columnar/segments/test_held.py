@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -356,21 +355,25 @@ RARE = [message(topic, b"payload") for topic in ("a", "b", "c")]
 MIXED = [body for rare in RARE * 8 for body in (rare, *COMMON)]
 
 
-@given(st.data())
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of several segments, which is only read."""
+    return write_log(tmp_path_factory.mktemp("mixed"), MIXED, segment_bytes=2 * MEDIUM)
+
+
+@given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_no_read_is_answered_with_the_rows_of_another(data: st.DataObject) -> None:
+def test_no_read_is_answered_with_the_rows_of_another(mixed: Path, data: st.DataObject) -> None:
     """Whatever is remembered of earlier reads."""
     some = st.lists(st.sampled_from(["a", "b", "c", "often", "none"]), unique=True)
     edge = st.integers(0, len(MIXED) + 2)
     question = st.fixed_dictionaries(
         {"topics": some}, optional={"start": edge, "end": edge, "qos": st.just(0)}
     )
-    with TemporaryDirectory() as path:
-        write_log(Path(path), MIXED, segment_bytes=2 * MEDIUM)
-        with DirectoryLog(path) as log:
-            for wanted in data.draw(st.lists(question, min_size=2, max_size=6)):
-                options: Any = {"fail_on_data_loss": False, **wanted}
-                assert columnar.read(path, **options) == log.read(**options)
+    with DirectoryLog(mixed) as log:
+        for wanted in data.draw(st.lists(question, min_size=2, max_size=6)):
+            options: Any = {"fail_on_data_loss": False, **wanted}
+            assert columnar.read(mixed, **options) == log.read(**options)
 
 
 def test_threads_can_share_a_log(log: DirectoryLog) -> None:
