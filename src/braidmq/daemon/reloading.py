@@ -5,7 +5,7 @@ loop, which cannot fail. So a bad file changes nothing.
 
     [[auth.keys]], [quotas]        the principals, in place: open connections see the change
     users.json                     likewise
-    tls_cert, tls_key              for the connections from now on; Flight needs a restart
+    tls_cert, tls_key, tls_ca      for the connections from now on; Flight needs a restart
     schemas_dir                    for the messages from now on
 
 A key or user that was removed, or has another secret, is *gone*: its connections are closed,
@@ -34,11 +34,12 @@ from braidmq.server.strands.listeners import TcpListener
 from braidmq.server.strands.qumbed.listener import QumbedListener, Renewed
 from braidmq.transport.tls import server_context
 
-TLS: Final = frozenset({"tls_cert", "tls_key"})
+TLS: Final = frozenset({"tls_cert", "tls_key", "tls_ca"})
 APPLIED: Final = frozenset({"auth", "quotas", "schemas_dir", "dev", "data_dir"})
 """Sections that a reload applies, and what cannot differ."""
 
 _FLIGHT: Final = "flight"
+_QUMBED: Final = "qumbed"
 _TLS_LISTENERS: Final = ("blip", "vibe", "http")
 
 LoadConfig = Callable[[], Config]
@@ -62,7 +63,7 @@ class _Prepared(NamedTuple):
     config: Config
     contexts: dict[str, SSLContext]
     qumbed: Renewed | None
-    digests: dict[str, bytes]  # of each listener's certificate and key
+    digests: dict[str, bytes]  # of each listener's certificates and key
     restart: list[str]  # settings that only a restart applies
 
 
@@ -180,9 +181,14 @@ def _tls_files(config: Config) -> dict[str, tuple[Path, Path]]:
 
 
 def _digests(config: Config) -> dict[str, bytes]:
+    files: dict[str, list[Path]] = {
+        name: list(paths) for name, paths in _tls_files(config).items()
+    }
+    if config.qumbed.enabled and config.qumbed.tls_ca is not None:
+        files.setdefault(_QUMBED, []).append(config.qumbed.tls_ca)
     return {
-        name: hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
-        for name, files in _tls_files(config).items()
+        name: hashlib.sha256(b"".join(path.read_bytes() for path in paths)).digest()
+        for name, paths in files.items()
     }
 
 
