@@ -58,6 +58,24 @@ async def test_a_damaged_certificate_is_one_clear_line(tmp_path: Path, listener:
     assert "damaged" in line
 
 
+@pytest.mark.parametrize("listener", LISTENERS)
+async def test_a_damaged_certificate_behind_the_first_is_one_clear_line(
+    tmp_path: Path, listener: str
+) -> None:
+    """The listener shows the whole chain to its peers, so all of it must be readable."""
+    issued = trustme.CA().create_child_ca().issue_cert("localhost")
+    first, second = (pem.bytes() for pem in issued.cert_chain_pems)
+    chain = first + second.replace(b"MII", b"AAA", 1)  # still PEM, but no certificate
+    (tmp_path / "both.pem").write_bytes(chain + issued.private_key_pem.bytes())
+    section = f'tls_cert = "{tmp_path}/both.pem"\ntls_key = "{tmp_path}/both.pem"\n'
+    flags = ("--flight", "127.0.0.1:0") if listener == "flight" else ()
+    code, line = await refused(tmp_path, *flags, config=f"[{listener}]\n{section}")
+
+    assert 2 == code
+    assert line.startswith(f"error: {listener}.tls_cert: ")
+    assert "damaged" in line
+
+
 async def test_a_damaged_authority_is_one_clear_line(tmp_path: Path) -> None:
     """At the start, and not as a traceback when the first client comes."""
     (tmp_path / "ca.pem").write_text("canary")

@@ -258,6 +258,11 @@ async def test_certificates_are_read_again(tmp_path: Path) -> None:
             certificate = quic.quic.tls._peer_certificate  # noqa: SLF001 - no other way to see it
             assert certificate is not None
             on_qumbed = fingerprint(certificate.public_bytes(Encoding.DER))
+        whole = (tmp_path / "cert.pem").read_text()
+        (tmp_path / "cert.pem").write_text(whole + whole.replace("MII", "AAA", 1))
+        with pytest.raises(ConfigError, match="tls_cert"):
+            await broker.reload()
+        (tmp_path / "cert.pem").write_text(whole)
         (tmp_path / "key.pem").write_text("broken")
         with pytest.raises(ConfigError, match="tls_cert"):
             await broker.reload()
@@ -266,6 +271,56 @@ async def test_certificates_are_read_again(tmp_path: Path) -> None:
         assert new == broker.fingerprint == on_qumbed
         assert ["blip", "http", "qumbed", "vibe"] == reloaded.certificates
         assert new == await shown_by(broker, "blip")
+
+
+async def test_a_damaged_chain_of_qumbed_changes_nothing(tmp_path: Path) -> None:
+    """Also behind the first certificate: an error of the configuration, no internal one."""
+    old = issue(tmp_path)
+    whole = (tmp_path / "cert.pem").read_text()
+    tls = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    before = settings(key_config("k", "secret"))
+    async with broker_at(**{**before, "qumbed": {"auth": "key", **tls}}) as broker:
+        (tmp_path / "cert.pem").write_text(whole + whole.replace("MII", "AAA", 1))
+        async with blip.connected(broker, key="secret") as peer:
+            with pytest.raises(ConfigError, match=r"^qumbed\.tls_cert: "):
+                await broker.reload({**settings(), "qumbed": {"auth": "key", **tls}})
+            await peer.publish("t", b"1")
+
+        assert old == broker.fingerprint
+
+
+async def test_the_authority_of_clients_is_read_again(tmp_path: Path) -> None:
+    """For the connections from now on; a damaged one changes nothing."""
+    old, new = trustme.CA(), trustme.CA()
+    file = tmp_path / "ca.pem"
+    old.cert_pem.write_to_path(file)
+    now = settings(key_config("ada", "secret"))
+    now["qumbed"] = {"auth": "mtls", "tls_ca": file}
+
+    async def publishes(authority: trustme.CA) -> bool:
+        issued = authority.issue_cert("ada.example", common_name="ada")
+        issued.cert_chain_pems[0].write_to_path(tmp_path / "c.pem")
+        issued.private_key_pem.write_to_path(tmp_path / "k.pem")
+        identity = tmp_path / "c.pem", tmp_path / "k.pem"
+        async with qumbed.connected(broker, identity=identity) as peer:
+            answer = await peer.open().ask(qumbed.publish("t", b"1"))
+            return bool(answer["t"] == qumbed.ACK)
+
+    async with broker_at(**now) as broker:
+        assert (True, False) == (await publishes(old), await publishes(new))
+        file.write_text("broken")
+        with pytest.raises(ConfigError, match=r"^qumbed\.tls_ca: "):
+            await broker.reload()
+        assert await publishes(old)
+        new.cert_pem.write_to_path(file)
+        reloaded = await broker.reload()
+        assert (False, True) == (await publishes(old), await publishes(new))
+        assert (["qumbed"], []) == (reloaded.certificates, reloaded.restart)
+        old.cert_pem.write_to_path(tmp_path / "other.pem")
+        now["qumbed"] = {"auth": "mtls", "tls_ca": tmp_path / "other.pem"}
+        reloaded = await broker.reload(now)
+        assert (True, False) == (await publishes(old), await publishes(new))
+        assert (["qumbed"], []) == (reloaded.certificates, reloaded.restart)
 
 
 async def test_schemas_are_read_again(tmp_path: Path) -> None:

@@ -64,3 +64,25 @@ async def test_keys_change_without_a_restart(tmp_path: Path) -> None:
         assert 401 == (await reloaded(broker, "one"))[0]
         assert 0 == await broker.end()
         assert "Traceback" not in broker.stderr
+
+
+async def test_a_ready_file_that_cannot_be_written_ends_no_reloading(tmp_path: Path) -> None:
+    """Neither by signal nor over HTTP: what was read was applied, and the log has a warning."""
+    admin, one = key_section("admin", "admin") + "admin = true\n", key_section("one", "one")
+    file = tmp_path / "braidmq.toml"
+    async with served(tmp_path, config=admin + one, dev=False) as broker:
+        await broker.ready()
+        (tmp_path / "ready.json.tmp").mkdir()  # it is in the way of the new file
+        (tmp_path / "data" / "run.json.tmp").mkdir()
+        async with broker.peer("one") as peer:
+            broker.tell(signal.SIGHUP)
+            await until(lambda: "cannot write ready.json" in broker.stderr)
+            assert 200 == (await reloaded(broker, "admin"))[0]
+            await peer.publish("t", b"1")
+            file.write_text(admin)
+            broker.tell(signal.SIGHUP)
+            await peer.expect_close()
+        assert 401 == (await reloaded(broker, "one"))[0]
+        assert 0 == await broker.end()
+        assert "cannot write run.json" in broker.stderr
+        assert "Traceback" not in broker.stderr

@@ -312,7 +312,10 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_unit_uses_existing_options() -> None:
-    """Of `serve`; it does not restart after exit codes that a restart cannot fix."""
+    """Of `serve`; it does not restart after exit codes that a restart cannot fix.
+
+    `systemctl reload` sends the signal that has keys and files read again.
+    """
     (start,) = re.findall(r"^ExecStart=(.*)$", unit(), re.MULTILINE)
     shown = subprocess.check_output(
         [sys.executable, "-c", "from braidmq.cli.main import run; run()", "serve", "--help"],
@@ -321,6 +324,7 @@ def test_the_unit_uses_existing_options() -> None:
     )
 
     assert "RestartPreventExitStatus=2 65 75\n" in unit()
+    assert "ExecReload=/bin/kill -HUP $MAINPID\n" in unit()
     assert [] == [flag for flag in re.findall(r"--[a-z-]+", start) if flag not in shown]
 
 

@@ -6,7 +6,6 @@ accept no more | let acknowledgements arrive | commit | snapshot | close
 """
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from braidmq.admin.status import Status
 from braidmq.base.errors import BraidError, ConfigError, LogFullError, LogScarceError
 from braidmq.broker.broker import Broker
 from braidmq.daemon.descriptors import flight_connections, within_descriptors
-from braidmq.daemon.ready import log_recovery, write_atomically
+from braidmq.daemon.ready import log_recovery, write_facts
 from braidmq.daemon.reloading import LoadConfig, Parts, Reloading
 from braidmq.daemon.telemetry import Telemetry
 from braidmq.server.access.keys import KeyRing
@@ -159,10 +158,7 @@ class Daemon:
             port = int(self._qumbed.address.rpartition(":")[2])
             key = self._qumbed.gateway_public_key
             await self._mdns.start(port, key, self._announced_topics(engine))
-        try:
-            write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
-        except OSError as error:  # a full disk: consumers must be able to drain it all the same
-            _log.warning("cannot write " + RUN_FILE, reason=error.strerror)
+        write_facts(self._config.data_dir / RUN_FILE, self.ready_facts())
         assert self._users is not None
         parts = Parts(self.status, self._keys, self._users, self._admin, self._qumbed)
         self._reloading = Reloading(parts, self._config, self._load)
@@ -277,6 +273,7 @@ class Daemon:
             after=self._loop.call_later,
             quotas=quotas_for(self._config.quotas),
         )
+        self._users.changed = engine.permissions_changed
         engine.users = self._users
         policy = FsyncPolicy.parse(self._config.wal.fsync)
         self._durability = Durability(
@@ -357,7 +354,7 @@ class Daemon:
             raise UnavailableError("the broker is still starting")
         found = await self._reloading.reload()
         # A fingerprint may be another now.
-        write_atomically(self._config.data_dir / RUN_FILE, json.dumps(self.ready_facts()))
+        write_facts(self._config.data_dir / RUN_FILE, self.ready_facts())
         self.reloaded()
         return found
 

@@ -7,7 +7,6 @@ gone stops the broker, as it would stop any program that was started there.
 """
 
 import asyncio
-import contextlib
 import ctypes
 import gc
 import json
@@ -24,11 +23,10 @@ from braidmq.base.build import is_compiled
 from braidmq.base.errors import ConfigError, LogScarceError
 from braidmq.daemon.daemon import Daemon
 from braidmq.daemon.descriptors import raise_limit
-from braidmq.daemon.ready import write_atomically
+from braidmq.daemon.ready import write_atomically, write_facts
 from braidmq.daemon.reloading import LoadConfig
 from braidmq.server.config.config import Config
 from braidmq.server.config.text import loss_note
-from braidmq.server.engine.requests import UnavailableError
 from braidmq.wal.opening import Watch, unwatched
 
 _GIL_SWITCH_S: Final = 0.001
@@ -96,13 +94,14 @@ async def _serve(
     hung_up = asyncio.Event()
     stopping = _signals(hung_up, daemon.leaving)
 
-    def tell() -> None:
+    def tell_again() -> None:
         if ready_file is not None:
-            write_atomically(ready_file, json.dumps(daemon.ready_facts()))
+            write_facts(ready_file, daemon.ready_facts())
 
     try:
         await daemon.start()
-        tell()
+        if ready_file is not None:  # whoever waits for it would wait for good without it
+            write_atomically(ready_file, json.dumps(daemon.ready_facts()))
     except LogScarceError:
         await daemon.stop()
         if not stopping.is_set():
@@ -123,7 +122,7 @@ async def _serve(
         qumbed_fingerprint=facts["qumbed_fingerprint"],
         compiled=is_compiled(),
     )
-    daemon.reloaded = tell
+    daemon.reloaded = tell_again
     waits = [asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(daemon.ended.wait())]
     reloads = asyncio.ensure_future(_reload_again(daemon, hung_up))
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -142,8 +141,12 @@ async def _reload_again(daemon: Daemon, hung_up: asyncio.Event) -> None:
     while True:
         await hung_up.wait()
         hung_up.clear()
-        with contextlib.suppress(ConfigError, UnavailableError):  # the log has said so
+        try:
             await daemon.reload()
+        except ConfigError:
+            pass  # the log has said so
+        except Exception as error:  # noqa: BLE001 - the next signal must find this task alive
+            _log.error("reload failed", error=type(error).__name__, reason=str(error))
 
 
 def _signals(hung_up: asyncio.Event, stopping: asyncio.Event) -> asyncio.Event:

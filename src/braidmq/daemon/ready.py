@@ -3,6 +3,8 @@
 The ready file and `run.json` say where the broker listens; `daemon` decides what is in them.
 """
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
@@ -32,6 +34,19 @@ def log_recovery(found: Recovered, seconds: float) -> None:
         )
     for path in found.snapshots_rejected:
         _log.warning("bad snapshot set aside", file=path)
+
+
+def write_facts(path: Path, facts: Mapping[str, object]) -> None:
+    """Write *facts* to *path*, or log why that was not possible.
+
+    It is no reason to stop: consumers must be able to drain a full disk, and what was reloaded
+    holds whether a file says so or not.
+    """
+    try:
+        write_atomically(path, json.dumps(facts))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        _log.warning(f"cannot write {path.name}", reason=reason)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ loop, which cannot fail. So a bad file changes nothing.
 
     [[auth.keys]], [quotas]        the principals, in place: open connections see the change
     users.json                     likewise
-    tls_cert, tls_key              for the connections from now on; Flight needs a restart
+    tls_cert, tls_key, tls_ca      for the connections from now on; Flight needs a restart
     schemas_dir                    for the messages from now on
 
 A key or user that was removed, or has another secret, is *gone*: its connections are closed,
@@ -27,18 +27,19 @@ from braidmq.admin.reloads import Changes, Reloaded
 from braidmq.admin.status import Status
 from braidmq.base.errors import ConfigError
 from braidmq.server.access.keys import KeyRing, Revision
-from braidmq.server.access.users import Users
+from braidmq.server.access.users import ReadUsers, Users
 from braidmq.server.config.config import DEV_PRINCIPAL, Config, Section, quotas_for
 from braidmq.server.engine.requests import running
 from braidmq.server.strands.listeners import TcpListener
 from braidmq.server.strands.qumbed.listener import QumbedListener, Renewed
 from braidmq.transport.tls import server_context
 
-TLS: Final = frozenset({"tls_cert", "tls_key"})
+TLS: Final = frozenset({"tls_cert", "tls_key", "tls_ca"})
 APPLIED: Final = frozenset({"auth", "quotas", "schemas_dir", "dev", "data_dir"})
 """Sections that a reload applies, and what cannot differ."""
 
 _FLIGHT: Final = "flight"
+_QUMBED: Final = "qumbed"
 _TLS_LISTENERS: Final = ("blip", "vibe", "http")
 
 LoadConfig = Callable[[], Config]
@@ -62,7 +63,7 @@ class _Prepared(NamedTuple):
     config: Config
     contexts: dict[str, SSLContext]
     qumbed: Renewed | None
-    digests: dict[str, bytes]  # of each listener's certificate and key
+    digests: dict[str, bytes]  # of each listener's certificates and key
     restart: list[str]  # settings that only a restart applies
 
 
@@ -89,11 +90,10 @@ class Reloading:
             running(self._parts.status.engine)
             try:
                 prepared = await asyncio.to_thread(self._prepared)
-                users = await self._read_users(prepared.config)
+                reloaded = await self._read_users_and_apply(prepared)
             except ConfigError as error:
                 _log.error("reload failed: nothing was changed", reason=str(error))
                 raise
-            reloaded = self._apply(prepared, users)
         _log_reloaded(reloaded)
         return reloaded
 
@@ -120,27 +120,36 @@ class Reloading:
             restart.append(f"{_FLIGHT}.tls_cert")  # gRPC reads it once
         return _Prepared(config, contexts, qumbed, digests, restart)
 
-    async def _read_users(self, config: Config) -> Revision:
-        found: asyncio.Future[Revision | ConfigError] = (
-            asyncio.get_running_loop().create_future()
-        )
-        reserved = [key.name for key in config.auth.keys] + [DEV_PRINCIPAL]
-        self._parts.users.read_again(reserved, quotas_for(config.quotas), found.set_result)
-        revision = await found
-        if isinstance(revision, ConfigError):
-            raise revision
-        return revision
+    async def _read_users_and_apply(self, prepared: _Prepared) -> Reloaded:
+        applied: asyncio.Future[Reloaded] = asyncio.get_running_loop().create_future()
 
-    def _apply(self, prepared: _Prepared, users: Revision) -> Reloaded:
+        def apply(read: ReadUsers | ConfigError) -> None:
+            # At once, and not after an await: until this returns no user is changed.
+            if applied.done():
+                return  # the one who asked has gone away: as if the reload had not begun
+            if isinstance(read, ConfigError):
+                applied.set_exception(read)
+                return
+            try:
+                applied.set_result(self._apply(prepared, read))
+            except Exception as error:  # noqa: BLE001 - it is raised where it is awaited
+                applied.set_exception(error)
+
+        reserved = [key.name for key in prepared.config.auth.keys] + [DEV_PRINCIPAL]
+        self._parts.users.read_again(reserved, apply)
+        return await applied
+
+    def _apply(self, prepared: _Prepared, read: ReadUsers) -> Reloaded:
         # No await in here: what was read holds all at once.
         parts, config = self._parts, prepared.config
+        engine = running(parts.status.engine)  # first: it may be shutting down by now
         keys = parts.keys.adopt(config.auth.keys, config.quotas)
+        users = parts.users.adopt(read, quotas_for(config.quotas))
         for listener in parts.status.listeners:
             if isinstance(listener, TcpListener) and listener.strand in prepared.contexts:
                 listener.renew(prepared.contexts[listener.strand])
         if parts.admin is not None and "http" in prepared.contexts:
             parts.admin.renew(prepared.contexts["http"])
-        engine = running(parts.status.engine)
         closed = engine.permissions_changed(
             keys.changed + users.changed, keys.gone + users.gone
         )
@@ -172,9 +181,14 @@ def _tls_files(config: Config) -> dict[str, tuple[Path, Path]]:
 
 
 def _digests(config: Config) -> dict[str, bytes]:
+    files: dict[str, list[Path]] = {
+        name: list(paths) for name, paths in _tls_files(config).items()
+    }
+    if config.qumbed.enabled and config.qumbed.tls_ca is not None:
+        files.setdefault(_QUMBED, []).append(config.qumbed.tls_ca)
     return {
-        name: hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
-        for name, files in _tls_files(config).items()
+        name: hashlib.sha256(b"".join(path.read_bytes() for path in paths)).digest()
+        for name, paths in files.items()
     }
 
 

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from aioquic.quic.configuration import QuicConfiguration
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -48,33 +49,56 @@ def load(section: str, certificate: Path, key: Path) -> CertificateFiles:
     return CertificateFiles(certificate, key, _checked(section, certificate, key)[1])
 
 
-def check_authority(section: str, authority: Path) -> None:
-    """Check that the file of the certificates which vouch for peers can be used.
+def use_chain(settings: QuicConfiguration, certificate: Path, key: Path) -> None:
+    """Use a certificate, the rest of its chain, and its key.
+
+    aioquic's own function takes no file with a blank line at its end, or with the key in it.
 
     Raises:
-        ConfigError: It cannot; the text repeats no content.
+        OSError: A file cannot be read.
+        ValueError, TypeError: Any part of them is damaged, or the key is encrypted.
+    """
+    chain = x509.load_pem_x509_certificates(certificate.read_bytes())
+    for one in chain:
+        one.public_key()  # a certificate is parsed as it is read
+    settings.certificate, settings.certificate_chain = chain[0], chain[1:]
+    settings.private_key = serialization.load_pem_private_key(key.read_bytes(), password=None)
+
+
+def load_authority(section: str, authority: Path) -> bytes:
+    """Return the certificates which vouch for peers, in PEM and nothing else.
+
+    Raises:
+        ConfigError: The file cannot be used; the text repeats no content.
     """
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(authority)
-    except (OSError, ValueError) as error:
+        found = x509.load_pem_x509_certificates(authority.read_bytes())
+        pem = b"".join(one.public_bytes(serialization.Encoding.PEM) for one in found)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=pem.decode())
+    except (OSError, ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         reason = getattr(error, "strerror", None) or "not a certificate"
         problem = f"{authority} cannot be used, or is damaged: {reason}"
         raise ConfigError(f"{section}.tls_ca", problem) from None
+    return pem
 
 
 def _checked(section: str, certificate: Path, key: Path) -> tuple[x509.Certificate, str]:
-    """Return the certificate and its fingerprint if it belongs to the key."""
+    """Return the certificate and its fingerprint if it belongs to the key.
+
+    The rest of its chain is read as well, as the listener does.
+    """
     setting = f"{section}.tls_cert"
     try:
-        found = x509.load_pem_x509_certificate(certificate.read_bytes())
-        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+        settings = QuicConfiguration(is_client=False)
+        use_chain(settings, certificate, key)
+        found, private = settings.certificate, settings.private_key
         is_pair = _public_bytes(found.public_key()) == _public_bytes(private.public_key())
         der = found.public_bytes(serialization.Encoding.DER)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigError(setting, f"cannot be used with its key: {reason}") from None
     except (TypeError, ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
-        problem = f"{certificate} or {key} is damaged, encrypted or not PEM"
+        problem = f"{certificate} or {key} is damaged, encrypted or not PEM, or part of it is"
         raise ConfigError(setting, problem) from None
     if not is_pair:
         raise ConfigError(setting, "cannot be used with its key: they do not match")

@@ -9,7 +9,6 @@ that fails if a new version changes it. No socket and no event loop here.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from aioquic.quic.configuration import QuicConfiguration
@@ -245,14 +244,17 @@ class BoundedConnection(QuicConnection):
         # Only the switch is private: aioquic supports client certificates, but verifies none.
         self.tls._request_client_certificate = self._asks_for_certificate  # noqa: SLF001 - see the top
 
-    def peer_name(self, ca_file: Path) -> str:
-        """Return the peer's common name if *ca_file* vouches for its certificate, else ""."""
+    def peer_name(self, authority: bytes) -> str:
+        """Return the peer's common name if *authority* vouches for its certificate, else "".
+
+        *authority* is what `certificates.load_authority` returns.
+        """
         certificate = self.tls._peer_certificate  # noqa: SLF001 - see the top
         chain = self.tls._peer_certificate_chain  # noqa: SLF001 - see the top
         if certificate is None:
             return ""
         try:
-            verify_certificate(certificate, chain, cafile=str(ca_file))
+            verify_certificate(certificate, chain, cadata=authority)
             # A certificate is parsed as it is read, so that a malformed one fails here.
             names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         except (Alert, ValueError, UnsupportedAlgorithm, InvalidVersion, OpenSSLError):

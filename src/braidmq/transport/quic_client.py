@@ -12,7 +12,7 @@ from typing import Final
 from aioquic.quic.configuration import QuicConfiguration
 
 from braidmq.base.errors import BraidError
-from braidmq.transport.certificates import CertificateFiles
+from braidmq.transport.certificates import CertificateFiles, use_chain
 from braidmq.transport.quic import (
     ALPN,
     DATAGRAM_BYTES,
@@ -222,5 +222,5 @@ def _settings(
     elif trust.ca_file is not None:
         settings.load_verify_locations(cafile=str(trust.ca_file))
     if certificate is not None:
-        settings.load_cert_chain(certificate.certificate, certificate.key)
+        use_chain(settings, certificate.certificate, certificate.key)
     return settings

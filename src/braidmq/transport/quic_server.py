@@ -25,6 +25,7 @@ from aioquic.quic.packet import (
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.retry import QuicRetryTokenHandler
 
+from braidmq.transport.certificates import use_chain
 from braidmq.transport.door import Place
 from braidmq.transport.quic import (
     DATAGRAM_BYTES,
@@ -64,6 +65,13 @@ class QuicListener(Endpoint):
         admit: Callable[[str], Place] = _anyone,
         asks_for_certificates: bool = False,
     ) -> None:
+        # First what can fail: from `super().__init__` on the loop reads from the socket, which
+        # must not be closed without telling the loop.
+        resets = Resets(key.read_bytes())
+        near = configuration(limits, is_client=False, datagram_bytes=LOOPBACK_DATAGRAM_BYTES)
+        far = configuration(limits, is_client=False, datagram_bytes=DATAGRAM_BYTES)
+        for one in (near, far):
+            use_chain(one, certificate, key)
         prepare(bound)
         super().__init__(bound)
         self.address = bound.getsockname()
@@ -71,7 +79,7 @@ class QuicListener(Endpoint):
         self.handshakes = 0  # in progress
         self.retries = 0  # Retry packets sent
         self.resets = 0  # stateless resets sent, for connections that are unknown here
-        self._resets = Resets(key.read_bytes())
+        self._resets = resets
         self._limits = limits
         self._make_stream = make_stream
         self._admit = admit
@@ -80,12 +88,8 @@ class QuicListener(Endpoint):
         self._ids: dict[Carrier, set[bytes]] = {}
         self._tokens = QuicRetryTokenHandler()
         self._is_accepting = True
-        self._near = configuration(
-            limits, is_client=False, datagram_bytes=LOOPBACK_DATAGRAM_BYTES
-        )
-        self._far = configuration(limits, is_client=False, datagram_bytes=DATAGRAM_BYTES)
-        for one in (self._near, self._far):
-            one.load_cert_chain(certificate, key)
+        self._near = near
+        self._far = far
 
     def __len__(self) -> int:
         return len(self.carriers)

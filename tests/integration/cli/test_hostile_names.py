@@ -3,6 +3,7 @@
 import http.client
 import json
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
@@ -53,12 +54,28 @@ def _texts(value: object) -> str:
     return str(value)
 
 
-@pytest.mark.parametrize("path", ["/api/topics", "/metrics"])
-def test_an_answer_over_http_holds_none_either(broker: Broker, path: str) -> None:
-    """Operators look at it with `curl`."""
+UNKNOWN = json.dumps({"payload": 1, NAME: 2}, ensure_ascii=False).encode()
+ANSWERS = {
+    "topics": ("GET", "/api/topics", b""),
+    "metrics": ("GET", "/metrics", b""),
+    "cursors": ("GET", "/api/cursors", b""),
+    "a field that is unknown": ("POST", "/api/topics/t/messages", UNKNOWN),
+    "a parameter": ("GET", f"/api/topics?sort={quote(NAME)}", b""),
+    "a cursor that is unknown": ("DELETE", f"/api/cursors/{quote(NAME)}", b""),
+    "a queue that is unknown": ("GET", f"/api/queues/{quote(NAME)}", b""),
+}
+
+
+@pytest.mark.parametrize("request_of", ANSWERS.values(), ids=ANSWERS.keys())
+def test_an_answer_over_http_holds_none_either(
+    broker: Broker, request_of: tuple[str, str, bytes]
+) -> None:
+    """Operators look at it with `curl`; an error may repeat what it refuses."""
     address = str(broker.addresses["http"])
     connection = http.client.HTTPConnection(address, timeout=10)
-    connection.request("GET", path, headers={"Authorization": "Bearer dev-key"})
+    method, path, body = request_of
+    headers = {"Authorization": "Bearer dev-key", "Content-Type": "application/json"}
+    connection.request(method, path, body, headers=headers)
     shown = connection.getresponse().read().decode()
     connection.close()
 

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.asyncio
 
 UNAUTHENTICATED_MAX = 4096
 BODY_MAX = 1024 * 1024
+COMMAND_BYTES_MAX = 128 * 1024
 SPARE = 256
 
 
@@ -78,12 +79,29 @@ async def test_a_refused_connect_does_not_raise_the_limit(
         await peer.expect_close()
 
 
-async def test_1_mib_is_allowed_after_connect(broker: RunningBroker, dialect: str) -> None:
-    """For any body but that of a Publish."""
+async def test_a_command_that_is_no_publish_has_at_most_128_kib(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """Room for the longest id and headers: other commands carry nothing of the peer's."""
+    empty = len(body(PING, "i" * 65_535, headers=[("k", "")]))
     async with connected(broker, dialect) as peer:
-        payload = b'"' + b"x" * (BODY_MAX - len(body(PING, "p")) - 2) + b'"'
-        peer.send(frame(dialect, body(PING, "p", payload=payload)))
-        assert PONG == (await peer.next()).kind
+        answers = []
+        for spare in (0, -1):
+            value = "v" * (COMMAND_BYTES_MAX - empty - spare)
+            peer.send(frame(dialect, body(PING, "i" * 65_535, headers=[("k", value)])))
+            answers.append(await peer.next())
+        assert [PONG, ERROR] == [answer.kind for answer in answers]
+        assert {"i" * 65_535} == {answer.id for answer in answers}
+        assert "INVALID_MESSAGE" == answers[1].error_code
+        assert "at most 131072 bytes; no setting raises it" in answers[1].error_message
+        await peer.expect_close()
+
+
+async def test_more_than_1_mib_is_refused_before_it_comes(
+    broker: RunningBroker, dialect: str
+) -> None:
+    """By its length, then the connection is closed."""
+    async with connected(broker, dialect) as peer:
         peer.send(struct.pack(">IB", BODY_MAX + 1, 0))
 
         assert "INVALID_MESSAGE" == (await peer.next()).error_code

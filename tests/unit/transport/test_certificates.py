@@ -7,14 +7,16 @@ from random import Random
 
 import pytest
 import trustme
+from aioquic.quic.configuration import QuicConfiguration
 
 from braidmq.base.errors import ConfigError
 from braidmq.transport.certificates import (
     CERTIFICATE_FILE,
     KEY_FILE,
-    check_authority,
     load,
+    load_authority,
     load_or_make,
+    use_chain,
 )
 from braidmq.transport.tls import server_context
 
@@ -108,12 +110,49 @@ def test_a_damaged_authority_is_an_error(tmp_path: Path, content: bytes) -> None
     """At the start, and not when the first peer comes."""
     authority = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(authority)
-    check_authority("qumbed", authority)
+    whole = b"# a comment\n" + 2 * (authority.read_bytes() + b"\n")
+    authority.write_bytes(whole)
+    assert 2 == load_authority("qumbed", authority).count(b"BEGIN CERTIFICATE")
     authority.write_bytes(content)
     with pytest.raises(ConfigError, match=r"^qumbed\.tls_ca: .*ca\.pem") as caught:
-        check_authority("qumbed", authority)
+        load_authority("qumbed", authority)
 
     assert "canary" not in str(caught.value)
+
+
+def write_chain(directory: Path) -> tuple[Path, Path]:
+    """Write a certificate with an intermediate one behind it, and its key."""
+    issued = trustme.CA().create_child_ca().issue_cert("localhost")
+    certificate, key = directory / "cert.pem", directory / "key.pem"
+    certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(key)
+    return certificate, key
+
+
+def test_the_whole_chain_is_checked(tmp_path: Path) -> None:
+    """Not the first certificate only: the rest is shown to peers as well."""
+    certificate, key = write_chain(tmp_path)
+    pem = certificate.read_bytes()
+    assert 2 == pem.count(b"BEGIN CERTIFICATE")
+    load("qumbed", certificate, key)
+    second = pem.rindex(b"-----BEGIN")
+    for damage in (b"AAA", b"!!!"):  # still PEM but no certificate, and neither
+        certificate.write_bytes(pem[:second] + pem[second:].replace(b"MII", damage, 1))
+        with pytest.raises(ConfigError, match=r"^qumbed\.tls_cert: .*cert\.pem .* is damaged"):
+            load("qumbed", certificate, key)
+
+
+def test_a_chain_may_have_blank_lines_comments_and_the_key_in_it(tmp_path: Path) -> None:
+    """As for the listeners of TCP; all of its certificates are used."""
+    certificate, key = write_chain(tmp_path)
+    pem = certificate.read_bytes().replace(b"-----BEGIN", b"\n# the next one\n-----BEGIN")
+    certificate.write_bytes(pem + b"\n" + key.read_bytes() + b"\n\n")
+    files = load("qumbed", certificate, certificate)
+    settings = QuicConfiguration(is_client=False)
+    use_chain(settings, files.certificate, files.key)
+    server_context("blip", certificate, certificate)
+
+    assert 1 == len(settings.certificate_chain)
 
 
 def test_matching_files_are_loaded(tmp_path: Path) -> None:

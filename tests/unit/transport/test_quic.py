@@ -2,8 +2,10 @@
 
 # ruff: noqa: SLF001 - private attributes are the subject here
 
+import asyncio
 import ssl
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trustme
@@ -13,7 +15,11 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicErrorCode
 
+from braidmq.transport.binding import bind_udp
+from braidmq.transport.certificates import load_or_make
 from braidmq.transport.quic import ALPN, BoundedConnection
+from braidmq.transport.quic_server import QuicListener
+from braidmq.transport.quic_streams import StreamWire
 from tests.integration.blip.peer import until
 from tests.unit.transport.quic_peers import LIMITS, listening, opened
 
@@ -150,7 +156,7 @@ async def test_a_client_certificate_is_requested_and_verified(tmp_path: Path) ->
             ) as peer:
                 await peer.ping()
                 (carrier,) = server.listener.carriers
-                names.append(carrier.quic.peer_name(ca_file))
+                names.append(carrier.quic.peer_name(ca_file.read_bytes()))
             await until(lambda: not server.listener.carriers)
 
     assert ["ada", "", ""] == names
@@ -162,5 +168,28 @@ async def test_client_certificates_are_not_requested_by_default(tmp_path: Path) 
         client = await server.connect()
         (carrier,) = server.listener.carriers
         assert not carrier.quic.tls._request_client_certificate  # aioquic's switch exists
-        assert "" == carrier.quic.peer_name(server.files.certificate)
+        assert "" == carrier.quic.peer_name(server.files.certificate.read_bytes())
         await client.close()
+
+
+async def test_a_listener_that_cannot_be_made_leaves_its_socket_to_its_caller(
+    tmp_path: Path,
+) -> None:
+    """The loop does not read from it: closing it then would end the process (SIGABRT)."""
+    files = load_or_make("qumbed", tmp_path)
+    files.certificate.write_text("broken")
+
+    def never(wire: StreamWire) -> NoReturn:
+        raise AssertionError(wire)
+
+    loop = asyncio.get_running_loop()
+    with bind_udp("qumbed", "127.0.0.1", 0) as bound:
+        with pytest.raises(ValueError):  # noqa: PT011 - the text is the library's
+            QuicListener(
+                bound,
+                certificate=files.certificate,
+                key=files.key,
+                make_stream=never,
+                limits=LIMITS,
+            )
+        assert not loop.remove_reader(bound.fileno())

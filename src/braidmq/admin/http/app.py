@@ -9,12 +9,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from braidmq.admin.cursors import ShownCursors
 from braidmq.admin.health import health_endpoints
-from braidmq.admin.http.endpoints import Endpoint, keyed_endpoints, routes_of
+from braidmq.admin.http.endpoints import Endpoint, answered, keyed_endpoints, routes_of
 from braidmq.admin.http.openapi import openapi_endpoint
 from braidmq.admin.http.refusals import RefusedError
 from braidmq.admin.http.security import LoopbackHost, SameOrigin, SecurityHeaders
@@ -75,23 +75,26 @@ def build_app(status: Status, *, loopback: bool) -> ASGIApp:
     return SecurityHeaders(app)
 
 
-async def _refuse(_request: Request, error: Exception) -> JSONResponse:
+# All answers by `answered`: an error may repeat a name, and with it what controls a terminal.
+
+
+async def _refuse(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse(
-        {"error": error.detail}, status_code=error.status_code, headers=error.headers
-    )
+    response = answered({"error": error.detail}, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
 
 
-async def _explain(_request: Request, error: Exception) -> JSONResponse:
+async def _explain(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
-    return JSONResponse({"error": str(error)}, status_code=error.status)
+    return answered({"error": str(error)}, error.status)
 
 
-async def _unavailable(_request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error)}, status_code=503)
+async def _unavailable(_request: Request, error: Exception) -> Response:
+    return answered({"error": str(error)}, 503)
 
 
-async def _fail(request: Request, error: Exception) -> JSONResponse:
+async def _fail(request: Request, error: Exception) -> Response:
     # Only the path is logged: the query, the headers and the exception's text may hold a key.
     _log.error("http_request_failed", path=request.url.path, error=type(error).__name__)
-    return JSONResponse({"error": "internal error"}, status_code=500)
+    return answered({"error": "internal error"}, 500)

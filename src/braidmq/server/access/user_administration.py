@@ -46,6 +46,9 @@ from braidmq.server.access.users import (
 from braidmq.server.access.users_file import NAME_CHARS_MAX, is_user_name
 from braidmq.wire.vibe import messages, session
 
+FOR_ONESELF: Final = frozenset({messages.CHANGE_PASSWORD, messages.GET_USER_PERMISSIONS})
+"""Commands that a user may call for itself, and administrators for every user."""
+
 OPERATIONS: Final = {
     "Publish": PUBLISH,
     "Subscribe": SUBSCRIBE,

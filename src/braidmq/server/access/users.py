@@ -13,7 +13,7 @@ Every `done` is called on the event loop, once, and never before the method that
 returned.
 
 The file may be edited by hand, or put back from a backup, while the broker runs; `read_again`
-takes it over. A change that is made before that overwrites it.
+reads it, and `adopt` takes it over. A change that is made before that overwrites it.
 
 The file is described and read in users_file.py. Who may change users is decided in
 user_administration.py; API keys are in keys.py.
@@ -87,12 +87,18 @@ class _Change(NamedTuple):
     done: Done
 
 
+class ReadUsers(NamedTuple):
+    """The users of the file as it was read again, and the names of API keys that it fits."""
+
+    table: dict[str, User]
+    reserved: frozenset[str]
+
+
 class _Reading(NamedTuple):
     """A reading of the file that waits for its turn."""
 
     reserved: frozenset[str]
-    quotas: Quotas
-    done: Callable[[Revision | ConfigError], None]
+    done: Callable[[ReadUsers | ConfigError], None]
 
 
 class Users:
@@ -116,6 +122,8 @@ class Users:
         hasher: PasswordHasher | None = None,
         quotas: Quotas | None = None,
     ) -> None:
+        # Called with those whose permissions are others now, and with those that are gone.
+        self.changed: Callable[[list[Principal], list[Principal]], object] = _unheard
         self._files = files
         self._quotas = Quotas() if quotas is None else quotas
         self._reserved = frozenset(reserved)
@@ -195,17 +203,13 @@ class Users:
             self._checks.ask(Attempt(name, password, expected, checked), address)
 
     def read_again(
-        self,
-        reserved: Collection[str],
-        quotas: Quotas,
-        done: Callable[[Revision | ConfigError], None],
+        self, reserved: Collection[str], done: Callable[[ReadUsers | ConfigError], None]
     ) -> None:
-        """Take over the file as it is now, after the changes before; or nothing of it.
+        """Read the file as it is now, after the changes before; *done* may `adopt` it.
 
-        A user whose hash is another one is as one who was deleted and created anew: all its
-        sessions end.
+        No user is changed before *done* returns.
         """
-        self._changes.append(_Reading(frozenset(reserved), quotas, done))
+        self._changes.append(_Reading(frozenset(reserved), done))
         self.later(self._next_change)
 
     def create(self, name: str, password: str, done: Done) -> None:
@@ -240,7 +244,7 @@ class Users:
             self._hash_and_change(name, password, edit, done)
 
     def delete(self, name: str, done: Done) -> None:
-        """Delete a user and revoke its sessions' rights: DONE, NOT_FOUND or FORBIDDEN."""
+        """Delete a user and end its sessions: DONE, NOT_FOUND or FORBIDDEN."""
 
         def edit() -> Result | None:
             if name in self._reserved:
@@ -331,14 +335,21 @@ class Users:
             if isinstance(found, ConfigError):
                 reading.done(found)
             else:
-                self._reserved = reading.reserved
-                self._quotas = reading.quotas
-                reading.done(self._adopt_all(found))
+                reading.done(ReadUsers(found, reading.reserved))
             self._next_change()
 
         self._checks.run(load, loaded)
 
-    def _adopt_all(self, table: dict[str, User]) -> Revision:
+    def adopt(self, read: ReadUsers, quotas: Quotas) -> Revision:
+        """Take over what was read again, within the `done` that it was passed to.
+
+        A user whose hash is another one is as one who was deleted and created anew: all its
+        sessions end. The caller tells the sessions, together with those of API keys.
+        """
+        assert not self._is_saving
+        table = read.table
+        self._reserved = read.reserved
+        self._quotas = quotas
         revision = Revision([], [], [])
         for name, principal in list(self._principals.items()):
             user = table.get(name)
@@ -367,11 +378,21 @@ class Users:
             self._is_saving = False
             if is_saved:
                 self._table = table
-                self._adopt(name, user)
+                self._adopt_one(name, user)
             self._end_job(done, Result.DONE if is_saved else Result.NOT_SAVED)
             self._next_change()
 
         self._checks.run(lambda: self._write(table), saved)
+
+    def _adopt_one(self, name: str, user: User | None) -> None:
+        """Make a change visible to the user's sessions, and tell them."""
+        principal = self._principals.get(name)
+        version = -1 if principal is None else principal.version
+        self._adopt(name, user)
+        if principal is not None and principal.gone:
+            self.changed([], [principal])
+        elif principal is not None and principal.version != version:
+            self.changed([principal], [])
 
     def _adopt(self, name: str, user: User | None) -> None:
         """Make the change visible to the user's sessions."""
@@ -407,6 +428,10 @@ class Users:
             _log.warning("users could not be saved", file=USERS_FILE, reason=error.strerror)
             return False
         return True
+
+
+def _unheard(_changed: list[Principal], _gone: list[Principal]) -> None:
+    """Tell no sessions, where there are none."""
 
 
 def _grants(user: User) -> list[Grant]:

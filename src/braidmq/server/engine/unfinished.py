@@ -9,6 +9,7 @@ Input that waits because the broker cannot handle it yet is counted, and not hel
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from braidmq.base import refusals
 from braidmq.broker.broker import Broker
 from braidmq.broker.quotas import UNFINISHED_BYTES, Account, refusal
 
@@ -70,7 +71,7 @@ class UnfinishedInput:
         if self.bytes > self._bytes_max:
             return (
                 f"the broker holds {self._bytes_max} bytes of unfinished frames, half of "
-                "limits.max_memory_bytes, which an administrator may raise"
+                f"limits.max_memory_bytes; {refusals.OPERATOR}"
             )
         return ""
 

@@ -6,9 +6,9 @@ the whole body is known to be within the bound; a longer one is then decompresse
 This module does not know which frames are compressed.
 
 Time is bounded as well. The beginning of a body, which says what it is for, is decompressed
-first, and a *judge* may refuse it before the rest costs anything. And a body may not expand to
-more than `RATIO_MAX` times its size, which gzip cannot do: some bytes of brotli otherwise cost
-as much as a megabyte.
+first, and a *judge* says how long such a body may be before the rest costs anything. And a body
+may not expand to more than `RATIO_MAX` times its size, which gzip cannot do: some bytes of
+brotli otherwise cost as much as a megabyte.
 
 A brotli stream begins with the size of its window, 16 MiB at most, and the decoder allocates it
 before it returns anything. A body within the bound cannot use more window than the bound, so a
@@ -53,12 +53,15 @@ _LONG_CODE: Final = 0b0001  # seven bits that say 17 or less
 
 assert CHUNK_BYTES < KEPT_BYTES_MAX
 
-Judge = Callable[[bytes], bool]
-"""Says by the beginning of a body whether it is wanted."""
+UNDECIDED: Final = -1
+"""What a judge says of a beginning that is too short; it is then asked about a longer one."""
+
+Judge = Callable[[bytes], int]
+"""Says by the beginning of a body how many bytes are wanted of it at most: 0 if none."""
 
 
 class UnwantedBodyError(WireError):
-    """The judge does not want the body; `start` is its beginning."""
+    """The body is longer than its judge wants; `start` is the beginning that was judged."""
 
     def __init__(self, start: bytes) -> None:
         super().__init__("unwanted")
@@ -119,7 +122,7 @@ def unpack_gzip(packed: bytes, size_max: int, judge: Judge | None = None) -> byt
     """Return the content of a gzip stream.
 
     Raises:
-        UnwantedBodyError: The *judge* says so.
+        UnwantedBodyError: It is longer than the *judge* wants.
         MalformedFrameError: It is not a gzip stream, is cut off, or bytes follow it.
         FrameTooLargeError: It holds more than *size_max* bytes.
     """
@@ -130,7 +133,7 @@ def unpack_brotli(packed: bytes, size_max: int, judge: Judge | None = None) -> b
     """Return the content of a brotli stream.
 
     Raises:
-        UnwantedBodyError: The *judge* says so.
+        UnwantedBodyError: It is longer than the *judge* wants.
         MalformedFrameError: It is not a brotli stream, is cut off, or bytes follow it.
         FrameTooLargeError: It holds more than *size_max* bytes.
     """
@@ -168,10 +171,18 @@ def _bounded(
     """Return the total size, and the chunks if that is at most *kept_max*."""
     size = 0
     kept: list[bytes] = []
+    start = b""
+    wanted_max = size_max
     for chunk in chunks:
-        if size == 0 and judge is not None and not judge(chunk):
-            raise UnwantedBodyError(chunk)
         size += len(chunk)
+        if judge is not None:
+            start += chunk
+            verdict = judge(start)
+            if verdict != UNDECIDED:
+                wanted_max = verdict
+                judge = None
+        if wanted_max < size_max and size > wanted_max:
+            raise UnwantedBodyError(start)
         if size > size_max:
             raise FrameTooLargeError(size, size_max)
         if size <= kept_max:

@@ -89,6 +89,7 @@ class FrameDecoder:
         self.judge: packing.Judge | None = None  # of compressed bodies, by their beginning
         self.bounds_ratio: bool = False  # a compressed body may expand only so much
         self.is_unwanted: bool = False  # the last body is its beginning: the judge said no
+        self.unpacked_bytes: int = 0  # of all bodies that were compressed, unwanted ones too
 
     @property
     def held_bytes(self) -> int:
@@ -143,6 +144,7 @@ class FrameDecoder:
         body = data[start:end]
         if flags != RAW:
             body = self._unpack(flags, body)
+            self.unpacked_bytes += len(body)
         self._needed = _LENGTH_BYTES
         self._held = held - (end - at)
         self._at = end

@@ -51,6 +51,9 @@ LIST_USERS: Final = 55
 GET_USER_PERMISSIONS: Final = 56
 ERROR: Final = 99
 
+UNREAD: Final = -1
+"""The type of a body whose beginning is too short to tell; no message has it."""
+
 VERSION: Final = 1
 
 HEADERS_MAX: Final = 100
@@ -127,12 +130,17 @@ def read_body(data: bytes) -> Body:
     body.id = _text(data[_ID_AT:id_end])
     body.queue = _text(data[queue_at:queue_end])
     body.payload = data[payload_at:payload_end]
+    header_count = data[payload_end] << 8 | data[payload_end + 1]
+    if header_count > HEADERS_MAX:
+        # They are not read: tens of thousands take long, and the message is refused anyway.
+        body.fault = _fault(body, header_count)
+        return body
     end = read_headers(data, payload_end, body.headers)
     if body.type == ERROR and size > end:
         body.error_code, end = _read_text(data, end)
         body.error_message, end = _read_text(data, end)
     # A fault is not raised: the layout is intact, so the connection can go on after a refusal.
-    body.fault = _fault(body, data[payload_end] << 8 | data[payload_end + 1])
+    body.fault = _fault(body, header_count)
     return body
 
 
@@ -166,17 +174,24 @@ def read_headers(data: bytes, at: int, headers: dict[str, str]) -> int:
     return at
 
 
-def read_start(data: bytes) -> tuple[int, str]:
-    """Return the type and the queue in the beginning of a body; "" if it ends before it."""
+def read_start(data: bytes) -> tuple[int, str, int]:
+    """Return the type, the queue and the payload's size in the beginning of a body.
+
+    The type is UNREAD if *data* ends before them; a queue that is not UTF-8 is "".
+    """
     id_end = _ID_AT + int.from_bytes(data[2:_ID_AT], "big")
     queue_at = id_end + 2
+    if len(data) < queue_at:
+        return UNREAD, "", 0
     queue_end = queue_at + int.from_bytes(data[id_end:queue_at], "big")
-    if len(data) < queue_end or queue_end < queue_at:
-        return 0, ""
+    payload_at = queue_end + 4
+    if len(data) < payload_at:
+        return UNREAD, "", 0
+    payload_bytes = int.from_bytes(data[queue_end:payload_at], "big")
     try:
-        return data[1], data[queue_at:queue_end].decode()
+        return data[1], data[queue_at:queue_end].decode(), payload_bytes
     except UnicodeDecodeError:
-        return 0, ""
+        return data[1], "", payload_bytes
 
 
 def read_id(data: bytes) -> str:

@@ -4,7 +4,8 @@ The session itself answers what needs no broker (refusals) with a :class:`Reply`
 everything else as a :class:`Request` whose fields were checked. It keeps no queue: the caller
 takes one command at a time, so a command that must wait holds up everything after it. The
 session knows neither permissions nor queues; whoever does may be asked (`judge_by`) before
-something is done that takes time.
+something is done that takes time. What takes no permission is bounded: a command that takes no
+payload is refused with a long one, and only a Publish may be as long as a frame.
 
 The legal order is two sets, `_BEFORE_CONNECT` and `_REQUESTS`: what may come in each state
 (docs/protocols/vibe.md shows the same table).
@@ -21,6 +22,7 @@ from librt.strings import read_i32_be
 from braidmq.base import refusals
 from braidmq.wire.errors import FrameTooLargeError, WireError
 from braidmq.wire.vibe import frames, messages
+from braidmq.wire.vibe.compression import UNDECIDED
 from braidmq.wire.vibe.messages import read_decimal
 
 NEW: Final = 0
@@ -55,8 +57,13 @@ ERROR_TEXT_CHARS_MAX: Final = 200
 NOT_ALLOWED: Final = "not allowed"
 """What a peer is told that lacks a permission."""
 
+NO_PAYLOAD: Final = "this command takes no payload"
+
 JUDGED_FROM_BYTES: Final = 4096
-"""A longer payload is checked only if its command is permitted: checking it takes time."""
+"""A longer payload is checked only if its command takes one and is permitted: it takes time."""
+
+COMMAND_BYTES_MAX: Final = 128 * 1024
+"""The longest body of a command that is no Publish: the longest id, and as much besides."""
 
 Permits = Callable[[int, str], bool]
 """Says whether the peer may send a command of this type about this queue."""
@@ -74,8 +81,12 @@ _DIGITS_MAX: Final = 9  # of any number in a header; enough for the largest boun
 
 assert 10**_DIGITS_MAX > REQUEUE_DELAY_MS_MAX > PREFETCH_MAX
 assert PUBLISH_SPARE_BYTES < frames.BODY_MAX_UNAUTHENTICATED
+assert COMMAND_BYTES_MAX > messages.TEXT_BYTES_MAX > JUDGED_FROM_BYTES
 
 _SETTING: Final = "vibe.max_message_bytes"
+_TOO_LONG: Final = refusals.by_bound(
+    "the body is too long for a command that is no Publish", COMMAND_BYTES_MAX, "bytes"
+)
 _BEFORE: Final = f"before Connect has succeeded; {refusals.FOR_GOOD}"
 
 _BEFORE_CONNECT: Final = frozenset({messages.CONNECT, messages.PING, messages.DISCONNECT})
@@ -91,12 +102,13 @@ _ON_A_QUEUE: Final = frozenset(
     }
 )
 
+_ON_USERS: Final = frozenset(range(messages.CREATE_USER, messages.GET_USER_PERMISSIONS + 1))
+
 _REQUESTS: Final = (
-    _BEFORE_CONNECT
-    | _ON_A_QUEUE
-    | {messages.ACK, messages.LIST_QUEUES}
-    | frozenset(range(messages.CREATE_USER, messages.GET_USER_PERMISSIONS + 1))
+    _BEFORE_CONNECT | _ON_A_QUEUE | _ON_USERS | {messages.ACK, messages.LIST_QUEUES}
 )
+
+_WITH_PAYLOAD: Final = _ON_USERS | {messages.PUBLISH, messages.CREATE_QUEUE}
 
 _COMPRESSIONS: Final[dict[str, int]] = {"gzip": frames.GZIP, "brotli": frames.BROTLI}
 
@@ -166,12 +178,12 @@ class Session:
         self._is_lost: bool = False
         self._known_queues: dict[bytes, str] = {}
         self._decoder.bounds_ratio = True
+        self._decoder.judge = self._wanted_bytes
         self._permits: Permits | None = None
 
     def judge_by(self, permits: "Permits") -> None:
         """Ask *permits* about a command before what is expensive to decompress or to check."""
         self._permits = permits
-        self._decoder.judge = self._is_wanted
 
     @property
     def dialect(self) -> int:
@@ -182,6 +194,11 @@ class Session:
     def held_bytes(self) -> int:
         """Bytes received that were not yet returned as a command."""
         return self._decoder.held_bytes
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """Bytes that compressed bodies have made so far: what they cost, unlike their size."""
+        return self._decoder.unpacked_bytes
 
     def receive_data(self, data: bytes) -> None:
         """Hold *data* until :meth:`next_command` asks for it; ignore it after lost framing."""
@@ -330,9 +347,11 @@ class Session:
             return None
         headers: dict[str, str] = {}
         count: int = data[payload_end] << 8 | data[payload_end + 1]
+        if count > messages.HEADERS_MAX:
+            return None
         if count > 0:
             messages.read_headers(data, payload_end, headers)
-            if count > messages.HEADERS_MAX or "" in headers:
+            if "" in headers:
                 return None
         try:
             request_id = data[4:id_end].decode()
@@ -350,12 +369,13 @@ class Session:
             text = f"unknown command type {kind}"
         if not text:
             text = self._queue_fault(kind, body.queue)
-        if (
-            not text
-            and len(body.payload) > JUDGED_FROM_BYTES
-            and not self._permitted(kind, body.queue)
-        ):
-            return self._refuse(body, AUTH_FAILED, NOT_ALLOWED)
+        if not text and len(body.payload) > JUDGED_FROM_BYTES:
+            if kind not in _WITH_PAYLOAD:
+                text = NO_PAYLOAD
+            elif not self._permitted(kind, body.queue):
+                return self._refuse(body, _code_of_forbidden(kind), NOT_ALLOWED)
+        if not text and kind != messages.PUBLISH and body_bytes > COMMAND_BYTES_MAX:
+            return self._refuse_long(body.id)
         if not text and body.payload and not messages.is_json(body.payload):
             text = "the payload is not JSON"
         if not text and kind == messages.PUBLISH and body_bytes > self._publish_max:
@@ -372,15 +392,42 @@ class Session:
     def _permitted(self, kind: int, queue: str) -> bool:
         return self._permits is None or self.state != CONNECTED or self._permits(kind, queue)
 
-    def _is_wanted(self, start: bytes) -> bool:
-        """Say by the beginning of a compressed body whether its command is permitted."""
-        kind, queue = messages.read_start(start)
-        return not queue or self._permitted(kind, queue)
+    def _wanted_bytes(self, start: bytes) -> int:
+        """Say by the beginning of a compressed body how much of it is wanted: 0 is none."""
+        kind, queue, payload_bytes = messages.read_start(start)
+        if kind == messages.UNREAD:
+            return UNDECIDED
+        if not queue and kind in _ON_A_QUEUE:
+            return COMMAND_BYTES_MAX  # it is refused, and if it is short, like a raw one
+        if kind in _WITH_PAYLOAD:
+            if not self._permitted(kind, queue):
+                return 0
+            return self._body_max if kind == messages.PUBLISH else COMMAND_BYTES_MAX
+        return COMMAND_BYTES_MAX if payload_bytes <= JUDGED_FROM_BYTES else 0
 
     def _refuse_unread(self, start: bytes) -> Reply:
-        _, queue = messages.read_start(start)
-        request_id = messages.read_id(start) or self._generate_id()
-        return Reply(self.error(request_id, AUTH_FAILED, NOT_ALLOWED, queue), closes=False)
+        kind, queue, payload_bytes = messages.read_start(start)
+        code = INVALID_MESSAGE
+        text = self._queue_fault(kind, queue)
+        if kind not in _REQUESTS:
+            text = f"unknown command type {kind}"
+        elif not text and kind in _WITH_PAYLOAD and not self._permitted(kind, queue):
+            code = _code_of_forbidden(kind)
+            text = NOT_ALLOWED
+        elif not text and kind not in _WITH_PAYLOAD and payload_bytes > JUDGED_FROM_BYTES:
+            text = NO_PAYLOAD
+        request_id = messages.read_id(start)
+        if not text:
+            return self._refuse_long(request_id)
+        return Reply(
+            self.error(request_id or self._generate_id(), code, text, queue), closes=False
+        )
+
+    def _refuse_long(self, request_id: str) -> Reply:
+        # As for every body beyond the limit; that it was read to here has cost enough.
+        self._is_lost = True
+        answer = self.error(request_id or self._generate_id(), INVALID_MESSAGE, _TOO_LONG)
+        return Reply(answer, closes=True)
 
     def _queue_fault(self, kind: int, queue: str) -> str:
         # Also for commands that need no queue: a name that is given must be valid.
@@ -410,6 +457,11 @@ class Session:
     def _generate_id(self) -> str:
         self._generated_ids += 1
         return f"err-{self._generated_ids}"
+
+
+def _code_of_forbidden(kind: int) -> str:
+    """Return the code of a refusal for want of a permission."""
+    return NOT_AUTHORIZED if kind in _ON_USERS else AUTH_FAILED
 
 
 def _header_fault(kind: int, headers: dict[str, str]) -> str:

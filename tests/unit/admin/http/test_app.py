@@ -1,12 +1,17 @@
 """The HTTP application: who may see what, and how it refuses."""
 
+from urllib.parse import quote
+
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 from starlette.types import Message
 from structlog.testing import capture_logs
 
 from braidmq.admin.http.app import build_app
+from braidmq.admin.http.refusals import RefusedError
 from braidmq.admin.overview import BrokerFacts
+from braidmq.server.engine.requests import UnavailableError
 from tests.unit.admin.world import ADMIN, ADMIN_KEY, ORDERS, World, bearer
 
 OPEN_PATHS = ["/healthz", "/livez", "/readyz"]
@@ -200,3 +205,40 @@ def test_no_answer_repeats_a_key(client: TestClient) -> None:
 
         assert key not in response.text
         assert key not in str(response.headers)
+
+
+HOSTILE = "x\x1b]0;owned\x07\x9b2J\x7f\r\u202egnp.exe\u2028y"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RefusedError(HOSTILE), UnavailableError(HOSTILE), HTTPException(400, HOSTILE)],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_holds_no_control_character(error: Exception) -> None:
+    """It may repeat a name; operators look at it with `curl`. The value is the same."""
+
+    def fail() -> BrokerFacts:
+        raise error
+
+    world = World()
+    world.status.overview = fail  # type: ignore[method-assign]  # any endpoint will do
+    response = world.client().get("/api/overview", headers=ADMIN)
+
+    assert response.text.isprintable()
+    assert {"error": HOSTILE} == response.json()
+    assert "application/json" == response.headers["content-type"]
+
+
+def test_the_names_of_cursors_hold_none_either() -> None:
+    """Nor does the answer to their removal."""
+    world = World()
+    world.engine.broker.cursors.create(HOSTILE, "ops", 1)
+    world.settle()
+    client = world.client()
+    listed = client.get("/api/cursors", headers=ADMIN)
+    removed = client.delete(f"/api/cursors/{quote(HOSTILE)}", headers=ADMIN)
+
+    assert (True, True) == (listed.text.isprintable(), removed.text.isprintable())
+    assert [HOSTILE] == [cursor["name"] for cursor in listed.json()["cursors"]]
+    assert {"name": HOSTILE} == removed.json()

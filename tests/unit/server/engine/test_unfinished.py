@@ -38,7 +38,8 @@ def test_all_together_may_take_half_of_the_memory() -> None:
     connection.principal = None
 
     assert "" == unfinished.note(connection, 500, 0)
-    assert "half of limits.max_memory_bytes" in unfinished.note(connection, 501, 0)
+    said = "half of limits.max_memory_bytes; whoever runs the broker may raise it"
+    assert said in unfinished.note(connection, 501, 0)
 
 
 def test_progress_moves_the_deadline() -> None:

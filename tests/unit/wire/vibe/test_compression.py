@@ -203,9 +203,9 @@ def test_an_unwanted_body_costs_its_beginning_only(name: str) -> None:
     packed = PACK[name](content)
     seen: list[bytes] = []
 
-    def judge(start: bytes) -> bool:
+    def judge(start: bytes) -> int:
         seen.append(start)
-        return False
+        return 0
 
     with pytest.raises(compression.UnwantedBodyError) as unwanted:
         UNPACK[name](packed[: len(packed) // 2], 8 * MIB, judge)
@@ -213,7 +213,26 @@ def test_an_unwanted_body_costs_its_beginning_only(name: str) -> None:
     assert seen == [unwanted.value.start]
     assert content.startswith(seen[0])
     assert 1024 <= len(seen[0]) <= compression.CHUNK_BYTES
-    assert content == UNPACK[name](packed, 8 * MIB, lambda _: True)
+    assert content == UNPACK[name](packed, 8 * MIB, lambda _: 8 * MIB)
+
+
+@pytest.mark.parametrize("name", ["gzip", "brotli"])
+def test_a_judge_sees_more_until_it_decides_and_bounds_the_body(name: str) -> None:
+    """A beginning may be too short to tell; and a body may be as long as the judge says."""
+    content = b"".join(number.to_bytes(4, "big") for number in range(75_000))
+    packed = PACK[name](content)
+    seen: list[bytes] = []
+
+    def judge(start: bytes) -> int:
+        seen.append(start)
+        return compression.UNDECIDED if len(start) < 100_000 else len(content)
+
+    assert content == UNPACK[name](packed, MIB, judge)
+    assert [True] * len(seen) == [content.startswith(start) for start in seen]
+    assert len(seen[-2]) < 100_000 <= len(seen[-1]) < len(content)
+    with pytest.raises(compression.UnwantedBodyError) as unwanted:
+        UNPACK[name](packed, MIB, lambda _: len(content) - 1)
+    assert content.startswith(unwanted.value.start)
 
 
 def test_a_body_may_not_expand_more_than_gzip_can() -> None:

@@ -295,13 +295,21 @@ def test_noise_raises_documented_errors_only(noise: bytes, rest: bytes) -> None:
             read_body(wire)
 
 
-def test_the_start_of_a_body_names_its_type_and_queue() -> None:
-    """As soon as both are there; before that, or if they are no text, it names none."""
+def test_the_start_of_a_body_names_its_type_and_queue_and_the_payloads_size() -> None:
+    """As soon as all are there; before that it is unread, and a queue may be no text."""
     whole = messages.write_body(messages.PUBLISH, "id", "q.ü", b"{}", with_errors=False)
-    queue_end = whole.index("ü".encode()) + 2
+    payload_at = whole.index(b"{}")
     starts = [messages.read_start(whole[:size]) for size in range(len(whole) + 1)]
 
-    assert (messages.PUBLISH, "q.ü") == starts[-1]
-    assert {(messages.PUBLISH, "q.ü")} == set(starts[queue_end:])
-    assert {""} == {queue for _, queue in starts[:queue_end]}
-    assert (0, "") == messages.read_start(whole.replace("ü".encode(), b"\xff\xff"))
+    assert {(messages.PUBLISH, "q.ü", 2)} == set(starts[payload_at:])
+    assert {(messages.UNREAD, "", 0)} == set(starts[:payload_at])
+    no_text = whole.replace("ü".encode(), b"\xff\xff")
+    assert (messages.PUBLISH, "", 2) == messages.read_start(no_text)
+
+
+def test_too_many_headers_are_not_read() -> None:
+    """The message is refused for their number; what they say is not looked at."""
+    start = write_body(messages.PING, "p", with_errors=False)[:-2]
+    for count in (101, 65_535):
+        found = read_body(start + count.to_bytes(2, "big"))
+        assert (f"{count} headers, limit is 100", {}) == (found.fault, found.headers)

@@ -22,7 +22,13 @@ from braidmq.server.strands.qumbed.gateway import GatewayKey
 from braidmq.server.strands.qumbed.link import Link, QumbedOptions, anonymous
 from braidmq.server.strands.qumbed.stream import QumbedConnection
 from braidmq.transport.binding import bind_udp, shown_address
-from braidmq.transport.certificates import CertificateFiles, check_authority, load, load_or_make
+from braidmq.transport.certificates import (
+    CertificateFiles,
+    load,
+    load_authority,
+    load_or_make,
+    use_chain,
+)
 from braidmq.transport.door import Door, Place
 from braidmq.transport.quic import QuicLimits
 from braidmq.transport.quic_server import QuicListener
@@ -37,6 +43,7 @@ class Renewed(NamedTuple):
 
     files: CertificateFiles
     chain: QuicConfiguration
+    authority: bytes  # empty unless clients have certificates
     schemas: Schemas
 
 
@@ -79,6 +86,7 @@ class QumbedListener:
         self._engine: Engine | None = None
         self._options: QumbedOptions | None = None
         self._certificate: CertificateFiles | None = None  # ours
+        self._authority: bytes = b""  # certificates that vouch for those of clients
         self._quic: _Quic | None = None
         self._links: WeakKeyDictionary[Carrier, Link] = WeakKeyDictionary()
         self._connection_limits = Limits(
@@ -112,8 +120,7 @@ class QumbedListener:
             self._certificate = load(STRAND, config.tls_cert, config.tls_key)
         else:
             self._certificate = load_or_make(STRAND, data_dir)
-        if config.auth == "mtls" and config.tls_ca is not None:
-            check_authority(STRAND, config.tls_ca)
+        self._authority = self._load_authority(config)
         self._options = QumbedOptions(
             gateway=GatewayKey(files),
             schemas=load_schemas(schemas_dir),
@@ -127,7 +134,7 @@ class QumbedListener:
     def renewed(
         self, config: QumbedConfig, data_dir: Path, schemas_dir: Path | None
     ) -> "Renewed":
-        """Read certificate and schemas again, for `renew`; on any thread.
+        """Read certificates and schemas again, for `renew`; on any thread.
 
         Raises:
             ConfigError: A file cannot be used.
@@ -138,14 +145,22 @@ class QumbedListener:
         else:
             files = load_or_make(STRAND, data_dir)
         chain = QuicConfiguration(is_client=False)
-        chain.load_cert_chain(files.certificate, files.key)
-        return Renewed(files, chain, load_schemas(schemas_dir))
+        use_chain(chain, files.certificate, files.key)
+        authority = self._load_authority(config) or self._authority
+        return Renewed(files, chain, authority, load_schemas(schemas_dir))
+
+    def _load_authority(self, config: QumbedConfig) -> bytes:
+        # Whether clients have certificates is a matter of the start.
+        if self._config.auth != "mtls" or config.tls_ca is None:
+            return b""
+        return load_authority(STRAND, config.tls_ca)
 
     def renew(self, renewed: "Renewed", quotas: Quotas) -> None:
         """Use what was read again from now on, and close what revoked principals have open."""
         assert self._options is not None
         assert self._quic is not None
         self._certificate = renewed.files
+        self._authority = renewed.authority
         self._quic.renew(renewed.chain)
         self._options.schemas = renewed.schemas
         self._anonymous.quotas = quotas
@@ -275,7 +290,7 @@ class QumbedListener:
         """Return the peer's principal if the connection identifies it."""
         if self._config.auth == "none":
             return self._anonymous
-        if self._config.tls_ca is None or self._config.auth == "key":
+        if not self._authority:
             return None
-        name = carrier.quic.peer_name(self._config.tls_ca)
+        name = carrier.quic.peer_name(self._authority)
         return self._named(name) if name else None

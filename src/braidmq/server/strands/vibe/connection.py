@@ -43,6 +43,10 @@ BLOCKED_MAX: Final = 1024
 BLOCKED_BYTES_MAX: Final = 1024 * 1024
 """Characters and bytes of those commands: ids, payloads and headers."""
 
+UNPACKED_PER_TURN_BYTES: Final = 512 * 1024
+"""What compressed commands may unpack to before other connections have a turn: one read can
+hold a thousand times as much, and unpacking and checking it takes milliseconds each."""
+
 _FREE: Final = frozenset({messages.ACK, messages.PING, messages.DISCONNECT, messages.CONNECT})
 _OVERTAKEN: Final = frozenset(
     {messages.PUBLISH, messages.PING, messages.UNSUBSCRIBE, session.REPLY}
@@ -118,7 +122,7 @@ class VibeConnection(Connection):
         # not stop the commands after it.
         if self._ending and self._blocked:
             return True
-        return self._held is not None or self._gate.asking
+        return self._held is not None or self._gate.asking or self._will_wake
 
     def _held_bytes(self) -> int:
         return self.session.held_bytes
@@ -127,7 +131,8 @@ class VibeConnection(Connection):
         if self._blocked:
             self._go_on_publishing(now_us)
         gate = self._gate
-        while self.writable and not gate.asking and not self._is_done:
+        unpacked_max = self.session.unpacked_bytes + UNPACKED_PER_TURN_BYTES
+        while self.writable and not gate.asking and not self._is_done and not self._will_wake:
             command = self._held
             if command is None:
                 command = self.session.next_command()
@@ -139,6 +144,9 @@ class VibeConnection(Connection):
             if not self._execute(command, now_us):
                 self._held = command
                 break
+            if self.session.unpacked_bytes > unpacked_max:
+                self._will_wake = True  # what is left waits until others had a turn
+                self._engine.wake_later(self, 0)
 
     # One command.
 
@@ -331,8 +339,9 @@ class VibeConnection(Connection):
 
 def _size_of(command: session.Command) -> int:
     """Return how much memory a command takes that a peer can make large."""
-    if not isinstance(command, session.Request):
-        return 0
+    if isinstance(command, session.Reply):
+        return len(command.data)  # it repeats the id of what it refuses
+    assert isinstance(command, session.Request)
     size = len(command.id) + len(command.payload)
     for name, value in command.headers.items():
         size += len(name) + len(value)

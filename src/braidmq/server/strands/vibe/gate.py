@@ -7,8 +7,8 @@ the gate is *asking*, and the connection executes no further command.
 from typing import TYPE_CHECKING, Final, final
 
 from braidmq.base import refusals
-from braidmq.broker.authorize import CREATE_QUEUE, PUBLISH, Principal, authorize
-from braidmq.server.access.user_administration import Outcome, administer
+from braidmq.broker.authorize import ADMIN, CREATE_QUEUE, PUBLISH, Principal, authorize
+from braidmq.server.access.user_administration import FOR_ONESELF, Outcome, administer
 from braidmq.server.engine.connection import Wire
 from braidmq.wire.vibe import messages, session
 
@@ -130,13 +130,25 @@ class Gate:
         return False
 
     def permits(self, kind: int, queue: str) -> bool:
-        """Return whether the peer may send a command; the session asks before it reads on."""
+        """Return whether the peer may send a command that takes a payload.
+
+        The session asks before it reads on.
+        """
         principal = self._connection.principal
         assert principal is not None
         if kind == messages.PUBLISH:
             is_known = self.publishable.get(queue) == principal.version
             return is_known or authorize(principal, PUBLISH, queue)
-        return kind != messages.CREATE_QUEUE or authorize(principal, CREATE_QUEUE, queue)
+        if kind == messages.CREATE_QUEUE:
+            return authorize(principal, CREATE_QUEUE, queue)
+        users = self._engine.users
+        if (
+            kind in FOR_ONESELF
+            and users is not None
+            and users.find(principal.name) is principal
+        ):
+            return True  # whether it is about itself is in the payload
+        return authorize(principal, ADMIN, "")
 
     def may_publish(self, request: session.Request) -> bool:
         """Return whether the peer may publish to a queue, and remember if it may."""

@@ -125,8 +125,14 @@ class QueueCommands:
         """Settle, reject or requeue a delivery.
 
         An Ack gets no reply, except that a rejection gets an Error if the log has no room for
-        the dead letter: a Pong must not stand for something that a crash would undo.
+        the dead letter: a Pong must not stand for something that a crash would undo. So does
+        one of a principal that is gone.
         """
+        principal = self._connection.principal
+        assert principal is not None
+        if principal.gone:  # what it held goes back, to others
+            self._connection.error(request, session.AUTH_FAILED, NOT_ALLOWED)
+            return
         message_id = request.headers.get("messageId") or request.id
         entry = self._outstanding.take(message_id, request.queue)
         if entry is None:

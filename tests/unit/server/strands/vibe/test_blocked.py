@@ -166,10 +166,21 @@ def test_the_buffer_is_bounded_in_bytes_of_any_command(kind: int) -> None:
     """A peer cannot make the broker hold a gibibyte of Pings."""
     full_queue = a_full_queue()
     full_queue.publisher.receive(publish("c", "q"))
-    big = request(kind, "1", "q", b'"' + b"x" * 300_000 + b'"')
-    full_queue.publisher.receive(b"".join(big for _ in range(10)))
+    big = request(kind, "1" * 60_000, "q", headers={"h": "x" * 60_000})
+    full_queue.publisher.receive(b"".join(big for _ in range(20)))
 
-    assert len(full_queue.publisher._blocked) < 6  # noqa: SLF001 - the bound is inside
+    assert len(full_queue.publisher._blocked) < 12  # noqa: SLF001 - the bound is inside
+    assert not full_queue.wire.is_reading()
+
+
+def test_refusals_that_wait_count_towards_the_bytes_of_the_buffer() -> None:
+    """Each repeats the id of what it refuses, which may have 64 KiB."""
+    full_queue = a_full_queue()
+    full_queue.publisher.receive(publish("c", "q"))
+    refused = request(PING, "1" * 60_000, "q", b"no JSON")
+    full_queue.publisher.receive(b"".join(refused for _ in range(40)))
+
+    assert len(full_queue.publisher._blocked) < 22  # noqa: SLF001 - the bound is inside
     assert not full_queue.wire.is_reading()
 
 

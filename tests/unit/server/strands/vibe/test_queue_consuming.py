@@ -4,7 +4,7 @@ from braidmq.broker.delivery.channels import LEFT, Entry
 from braidmq.server.strands.vibe.deliveries import Outstanding
 from tests.integration.vibe.peer import PONG
 from tests.integration.vibe_peer import ack, ping
-from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, kinds, taken
+from tests.unit.server.strands.vibe.vibe_by_hand import VibeHand, errors, kinds, taken
 
 
 def test_a_pong_waits_for_the_acknowledgements_before_it() -> None:
@@ -52,3 +52,23 @@ def test_a_subscriber_that_came_back_acknowledges_what_it_holds() -> None:
     outstanding.note("m", held)
 
     assert [held, before, None] == [outstanding.take("m", "q") for _ in range(3)]
+
+
+def test_a_principal_that_is_gone_settles_nothing() -> None:
+    """What it held is for others, whatever it says about it; each Ack is refused."""
+    hand = VibeHand()
+    connection, wire = hand.consumer("m")
+    taken(wire)
+    assert connection.principal is not None
+    connection.principal.gone = True
+    for result in ({}, {"result": "reject"}, {"result": "requeue", "delayMs": "0"}):
+        connection.receive(ack("m", **result))
+        assert [("m", "AUTH_FAILED", "not allowed")] == errors(wire)
+
+    assert 1 == hand.engine.broker.queues.by_name["q"].in_flight_count()
+    connection.revoke()
+    connection.lost()
+    assert (1, 0) == (
+        hand.engine.broker.queues.by_name["q"].waiting(),
+        hand.engine.broker.queues.by_name["q"].in_flight_count(),
+    )
