@@ -32,9 +32,9 @@ from braidmq.wal.disk import (
     PASSING_ERRNOS,
     File,
     Files,
-    in_doubt,
     read_all,
     replace_file,
+    synced,
     write_all,
 )
 from braidmq.wal.format import checksum
@@ -161,10 +161,7 @@ class DurableFloor:
         data = encode_floor(floor)
         for number in range(_COPIES):
             write_all(file, data, number * _COPY_BYTES)
-            try:
-                file.fdatasync()
-            except OSError as error:
-                raise in_doubt(error) from error
+            synced(file.fdatasync)
         self.floor = floor
 
     def delete(self, segment: SegmentInfo) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.limits import MIB
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, read_all, synced, write_all
 from braidmq.wal.floor import Floor, read_floor
 from braidmq.wal.format import (
     HEADER_BYTES,
@@ -257,8 +257,9 @@ class Opening:
             self._heal_tail(file, first_id, verdict)
         # A killed process leaves records in the page cache that were never synced. They are
         # about to count as committed, so they must be durable first. This also makes the
-        # truncation of a torn tail durable, before anything is written in its place.
-        file.fsync()
+        # truncation of a torn tail durable, before anything is written in its place. If it
+        # fails, another attempt must not take what is only in the page cache for durable.
+        synced(file.fsync)
         self.recovered.has_gaps |= segment.index.gap_count > 0
         if not isinstance(segment.index.file, MemoryFile):
             finish_index(self._files, first_id)
@@ -314,7 +315,7 @@ class Opening:
         self.recovered.torn_bytes += len(data)
         file.truncate(0)
         write_all(file, encode_header(SEGMENT_MAGIC, first_id, self._now_us), 0)
-        file.fsync()
+        synced(file.fsync)
 
     def _heal_tail(self, file: File, first_id: int, verdict: Verdict) -> None:
         """Cut off a torn tail.

@@ -17,8 +17,8 @@ from braidmq.wal.disk import (
     SCARCE_ERRNOS,
     File,
     Files,
-    in_doubt,
     read_all,
+    synced,
     write_all,
 )
 from braidmq.wal.format import (
@@ -151,10 +151,7 @@ class ActiveSegment:
         """
         self.file.truncate(self.size)
         self.index.file.truncate(self.index.size)
-        try:
-            self.file.fdatasync()
-        except OSError as error:
-            raise in_doubt(error) from error  # whatever its number, it is a failed sync
+        synced(self.file.fdatasync)
 
     @property
     def is_empty(self) -> bool:

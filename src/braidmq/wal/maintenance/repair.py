@@ -13,7 +13,7 @@ Nothing is changed unless the operator accepts the loss. For each damaged segmen
 from itertools import pairwise
 
 from braidmq.base.ids import FIRST_ID
-from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all, synced, write_all
 from braidmq.wal.floor import FLOOR_PATH, Floor, write_floor
 from braidmq.wal.format import SEGMENT_MAGIC, Describe, encode_gap, encode_header, encode_record
 from braidmq.wal.index import index_path
@@ -127,7 +127,7 @@ class _Rewriting:
             self._write(read_all(source, min(CHUNK_BYTES, end - at), at))
 
     def finish(self) -> None:
-        self._file.fsync()
+        synced(self._file.fsync)
         index = index_path(self._first_id)
         if self._files.exists(index):
             self._files.unlink(index)
