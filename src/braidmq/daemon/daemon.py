@@ -57,6 +57,7 @@ from braidmq.transport.binding import shown
 from braidmq.transport.door import Door
 from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import SPARE_DESCRIPTORS, Disk
+from braidmq.wal.failures import NO_MEMORY
 from braidmq.wal.opening import Watch, unwatched
 from braidmq.wal.options import FsyncPolicy
 
@@ -252,8 +253,9 @@ class Daemon:
                     clock=time.perf_counter,
                     watch=self._watch,
                 )
-            except LogScarceError as error:
-                _log.warning("the log cannot be opened yet", reason=str(error))
+            except (LogScarceError, MemoryError) as error:
+                reason = str(error) or NO_MEMORY
+                _log.warning("the log cannot be opened yet", reason=reason)
                 threading.Event().wait(RECOVER_AGAIN_S)  # this thread has nothing else to do
         self.status.recovery_seconds = time.monotonic() - started
         return found

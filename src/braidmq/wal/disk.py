@@ -206,6 +206,11 @@ def write_all(file: File, data: bytes, offset: int) -> None:
         written += more
 
 
+def passes(error: OSError | MemoryError) -> bool:
+    """Return whether the log recovers from *error*: Python's own lack of memory passes too."""
+    return isinstance(error, MemoryError) or error.errno in PASSING_ERRNOS
+
+
 def in_doubt(error: OSError) -> OSError:
     """Return *error* as one that is not tried again: the call had begun when it failed."""
     return OSError(errno.EIO, f"{error.strerror} in the middle of the operation")

@@ -29,9 +29,9 @@ from braidmq.base.ids import FIRST_ID
 from braidmq.wal.disk import (
     FULL_ERRNOS,
     LOG_DIR,
-    PASSING_ERRNOS,
     File,
     Files,
+    passes,
     read_all,
     replace_file,
     synced,
@@ -180,8 +180,8 @@ class DurableFloor:
         try:
             self._sync_removal()
             self._files.unlink(segment.path)
-        except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
+        except (OSError, MemoryError) as error:
+            if not passes(error):
                 raise
             return False
         self._is_removal_unsynced = True
@@ -190,8 +190,8 @@ class DurableFloor:
             index = index_path(segment.first_id)
             if self._files.exists(index):
                 self._files.unlink(index)
-        except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
+        except (OSError, MemoryError) as error:
+            if not passes(error):
                 raise
         return True
 

@@ -118,9 +118,10 @@ class ActiveSegment:
 
         Raises:
             OSError: A write failed; call `roll_back` before anything else.
+            MemoryError: There was none for it; likewise.
         """
         index = self.index
-        topics_before = len(index.topics)
+        before = self.size, self.next_id, self.blocks.place(), index.place()
         try:
             data, rows = encode_batch(
                 self.next_id, bodies, self.size, fence, describe, index.topics
@@ -129,14 +130,14 @@ class ActiveSegment:
             # The segment first: rows must never point at bytes that were not written.
             write_all(self.file, data, self.size)
             write_all(index.file, rows, index.size)
+            # Memory may run out in the middle of these too.
+            self.grow(data, self.next_id + len(bodies))
+            index.grow(rows)
         except BaseException:
-            # Numbers given to new topics must not outlive rows that were never written, or the
-            # next batch would leave holes in the numbering, which the tables cannot express.
-            while len(index.topics) > topics_before:
-                index.topics.popitem()
+            self.size, self.next_id, blocks, rows_before = before
+            self.blocks.go_back(blocks)
+            index.go_back(rows_before)
             raise
-        self.grow(data, self.next_id + len(bodies))
-        index.grow(rows)
 
     def roll_back(self) -> None:
         """Remove what a failed append left in the files.

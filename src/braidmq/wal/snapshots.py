@@ -125,7 +125,7 @@ def save_parts(files: Files, last_id: int, parts: list[bytes]) -> None:
         for old in list_ids(files)[KEPT_COUNT:]:
             files.unlink(snapshot_path(old))
             _sync_dir(files, SNAPSHOT_DIR)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise failure_of("snapshot", error) from error
 
 
@@ -146,7 +146,7 @@ def _write_durably(files: Files, path: str, parts: list[bytes]) -> None:
     for part in parts:
         try:
             write_all(file, part, at)
-        except OSError:
+        except (OSError, MemoryError):
             file.truncate(0)  # on a full disk, do not keep what was written so far
             raise
         at += len(part)
@@ -191,7 +191,7 @@ def oldest_kept(files: Files) -> int:
         if kept:
             # The newest may have its name since a save that could not make it durable.
             _sync_dir(files, SNAPSHOT_DIR)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise failure_of("reading the snapshots", error) from error
     return min(kept, default=0)
 
