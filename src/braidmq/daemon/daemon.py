@@ -254,8 +254,7 @@ class Daemon:
                     watch=self._watch,
                 )
             except (LogScarceError, MemoryError) as error:
-                reason = str(error) or NO_MEMORY
-                _log.warning("the log cannot be opened yet", reason=reason)
+                _log.warning("the log cannot be opened yet", reason=str(error) or NO_MEMORY)
                 threading.Event().wait(RECOVER_AGAIN_S)  # this thread has nothing else to do
         self.status.recovery_seconds = time.monotonic() - started
         return found
@@ -285,6 +284,7 @@ class Daemon:
             self._files,
             engine,
             now_us=self._clock.now_us,
+            needed_id=broker.needed_id(),
             sync_interval_s=policy.interval_ms / 1000,
         )
         self._durability.start()

@@ -58,11 +58,13 @@ class Durability:
         engine: Engine,
         *,
         now_us: Callable[[], int],
+        needed_id: int,
         sync_interval_s: float = 0.0,
     ) -> None:
+        """Make it; *needed_id*: what readers needed of the log when it was recovered."""
         self._wal = wal
         self._files = files
-        self._keeper = Keeper(wal, files)
+        self._keeper = Keeper(wal, files, needed_id=needed_id)
         self._engine = engine
         self._now_us = now_us
         self._sync_interval_s = sync_interval_s

@@ -74,7 +74,9 @@ async def durability_on(
 ) -> AsyncIterator[tuple[Durability, Reports]]:
     reports = Reports()
     engine = cast("Engine", reports)
-    durability = Durability(opened(disk, fsync), disk, engine, now_us=lambda: 1, **options)
+    durability = Durability(
+        opened(disk, fsync), disk, engine, now_us=lambda: 1, needed_id=0, **options
+    )
     durability.start()
     try:
         yield durability, reports
