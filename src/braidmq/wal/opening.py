@@ -56,6 +56,8 @@ from braidmq.wal.segment import (
 )
 
 MISSING_ABOVE_FLOOR: Final = "missing segment: retention did not delete it, wal/floor says"
+NO_SEGMENT: Final = "no segment is there"
+ENDS_BELOW_FLOOR: Final = "the log ends below its floor: newer segments are missing"
 _ROOM_BYTES: Final = 64 * MIB
 """With less free space than this, start-up uses the reserve's for indexes and quarantine."""
 
@@ -165,6 +167,10 @@ class Opening:
         if active.next_id <= self._after_id:
             lost = active.next_id, self._after_id
             raise damage(active.next_id, lost, "the snapshot is ahead of the log")
+        # Nor can retention have deleted what was never written. Its segment is not the last.
+        if active.next_id < self.floor.first_id:
+            lost = active.next_id, self.floor.first_id - 1
+            raise damage(active.next_id, lost, ENDS_BELOW_FLOOR)
         remove_orphans(self._files, first_ids[0])
         return sealed, active
 
@@ -181,7 +187,7 @@ class Opening:
         # back to the record after the snapshot, or to the first one.
         known_id = max(durable_id, self._after_id)
         if not first_ids and known_id:
-            raise damage(FIRST_ID, (FIRST_ID, known_id), "no segment is there")
+            raise damage(FIRST_ID, (FIRST_ID, known_id), NO_SEGMENT)
         due = self._after_id + 1
         if first_ids and first_ids[0] > due:
             raise damage(due, (due, first_ids[0] - 1), "missing segment")
@@ -194,7 +200,11 @@ class Opening:
             self.floor = Floor(first_ids[0] if first_ids else FIRST_ID)
             return
         self.floor = floor
-        if first_ids and first_ids[0] > floor.first_id:
+        if not first_ids:
+            # It was written when the first segment and its name were durable.
+            due = min(self._after_id + 1, floor.first_id)
+            raise damage(due, (due, floor.first_id), NO_SEGMENT)
+        if first_ids[0] > floor.first_id:
             lost = floor.first_id, first_ids[0] - 1
             raise damage(floor.first_id, lost, MISSING_ABOVE_FLOOR)
 

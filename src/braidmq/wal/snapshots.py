@@ -30,7 +30,7 @@ from braidmq.base.errors import DamagedLogError, LogPoisonedError
 from braidmq.wal.disk import SCARCE_ERRNOS, File, Files, read_all, write_all
 from braidmq.wal.failures import failure_of
 from braidmq.wal.format import checksum
-from braidmq.wal.quarantine import move_in
+from braidmq.wal.quarantine import QUARANTINE_DIR, move_in
 
 SNAPSHOT_DIR: Final = "snapshot"
 SNAPSHOT_MAGIC: Final = b"BRAIDSNP"
@@ -99,6 +99,12 @@ def list_ids(files: Files) -> list[int]:
     """Return the last ids of all snapshots, newest first, without verifying any."""
     names = (_NAME.fullmatch(name) for name in files.list_dir(SNAPSHOT_DIR))
     return sorted((int(name[1]) for name in names if name), reverse=True)
+
+
+def list_quarantined(files: Files) -> list[int]:
+    """Return the last ids of the snapshots that were invalid and set aside."""
+    names = (_NAME.match(name) for name in files.list_dir(QUARANTINE_DIR))
+    return [int(name[1]) for name in names if name]
 
 
 def save(files: Files, last_id: int, body: bytes) -> None:

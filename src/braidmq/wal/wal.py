@@ -71,7 +71,11 @@ class Wal:
         self._active = active
         self._poison: tuple[str, str] | None = None
         self._unfinished = Unfinished()
-        self._floor = DurableFloor(files, opening.floor)
+        floor = opening.floor
+        if opening.recovered.floor_adopted and options.retention_force:
+            # What is gone may have been needed: a version without floors did not write it down.
+            floor = Floor(floor.first_id, floor.first_id - 1)
+        self._floor = DurableFloor(files, floor)
         self._mark = DurableMark(files)
         self._reserve = Reserve(files, options.segment_bytes)
         self._reader = Reader(files, describe)

@@ -38,7 +38,10 @@ def repair(
     """
     survey = Survey(files, describe, watch)
     report = survey.run()
-    if not accept_loss or (report.is_intact and survey.floor is not None):
+    if not accept_loss:
+        return report
+    if report.is_intact and survey.floor is not None:
+        _give_up_readers(files, survey.floor, report)
         return report
     segments = survey.segments
     first_id = min([segment.first_id for segment in segments] or [survey.known_id + 1])
@@ -54,6 +57,16 @@ def repair(
         watch(done, len(damaged))
         _rewrite(files, segment, report)
     return report
+
+
+def _give_up_readers(files: Files, floor: Floor, report: Report) -> None:
+    """Let readers that stand below the floor of a log without damage go on above it.
+
+    A broker refuses them unless retention was forced: messages that they needed are gone. The
+    log cannot tell where they stand, so this is for whoever accepts the loss.
+    """
+    if floor.forced_id < floor.first_id - 1:
+        _lay_floor(files, floor.first_id, report)
 
 
 def _lay_floor(files: Files, first_id: int, report: Report) -> None:
