@@ -1,4 +1,4 @@
-"""The real process without a free descriptor: the log goes on with those that it holds."""
+"""The real process without a free descriptor, or memory for a thread: the log goes on."""
 
 import asyncio
 import resource
@@ -22,6 +22,8 @@ window = 4
 """
 COUNT: Final = 40
 PAYLOAD: Final = bytes(20_000)
+BELOW_STACK_BYTES: Final = 4 * 1024 * 1024
+"""Some memory, but less than the stack of a thread takes."""
 
 
 def opened(broker: Served) -> set[int]:
@@ -66,3 +68,28 @@ async def test_without_a_free_descriptor_the_log_goes_on(tmp_path: Path) -> None
     async with served(tmp_path, config=CONFIG) as broker:
         await broker.ready()
         assert 0 == await broker.end()
+
+
+def mapped_bytes(broker: Served) -> int:
+    pages = Path(f"/proc/{broker.process.pid}/statm").read_text().split()[0]
+    return int(pages) * resource.getpagesize()
+
+
+async def test_without_memory_for_a_thread_the_log_goes_on(tmp_path: Path) -> None:
+    """The threads of snapshots, reads, password checks and pages run before they are needed."""
+    taken = tmp_path / "data" / "snapshot"
+    async with served(tmp_path, config=CONFIG) as broker:
+        await broker.ready()
+        limit = mapped_bytes(broker) + BELOW_STACK_BYTES
+        resource.prlimit(broker.process.pid, resource.RLIMIT_AS, (limit, limit))
+        async with broker.peer() as peer:
+            subscription = await peer.subscribe("t")
+            for number in range(COUNT):
+                await peer.publish("t", b"%d" % number + PAYLOAD)
+            await until(lambda: list(taken.glob("*.snap")))
+            for number in range(COUNT):
+                tag, payload = await peer.take(subscription)
+                assert b"%d" % number + PAYLOAD == payload
+                await peer.acknowledge(subscription, tag)
+        assert 0 == await broker.end()
+        assert "Traceback" not in broker.stderr

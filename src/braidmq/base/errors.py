@@ -4,6 +4,7 @@
     |-- ConfigError            a setting is wrong                        exit 2
     |-- AddressInUseError      a listener's address is taken             exit 69
     |-- DataDirInUseError      another broker holds the data directory   exit 75
+    |-- NoThreadError          the machine has no room for a thread
     |-- WireError              a peer's bytes break the protocol (braidmq.wire.errors)
     |-- ClientError            raised by the client library (braidmq.client.errors)
     |-- NotAllowedError        a principal lacks the permission
@@ -92,6 +93,18 @@ class RefusedRowError(BraidError):
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"row {row}: {reason}")
         self.row = row
+        self.reason = reason
+
+
+class NoThreadError(BraidError):
+    """The broker cannot start: the machine has no memory, or no process, for its threads."""
+
+    def __init__(self, thread: str, reason: str) -> None:
+        super().__init__(
+            f"the thread {thread} cannot be started: {reason}; give the broker more memory, "
+            "or raise its limit of processes (ulimit -u)"
+        )
+        self.thread = thread
         self.reason = reason
 
 

@@ -52,6 +52,7 @@ from braidmq.transport.binding import shown
 from braidmq.transport.door import Door
 from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import SPARE_DESCRIPTORS, Disk
+from braidmq.wal.failures import NO_MEMORY
 from braidmq.wal.opening import Watch, unwatched
 from braidmq.wal.options import FsyncPolicy
 
@@ -245,8 +246,8 @@ class Daemon:
                     clock=time.perf_counter,
                     watch=self._watch,
                 )
-            except LogScarceError as error:
-                _log.warning("the log cannot be opened yet", reason=str(error))
+            except (LogScarceError, MemoryError) as error:
+                _log.warning("the log cannot be opened yet", reason=str(error) or NO_MEMORY)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.leaving.wait(), RECOVER_AGAIN_S)
                 if self.leaving.is_set():
@@ -281,6 +282,7 @@ class Daemon:
             self._files,
             engine,
             now_us=self._clock.now_us,
+            needed_id=broker.needed_id(),
             sync_interval_s=policy.interval_ms / 1000,
         )
         self._durability.start()

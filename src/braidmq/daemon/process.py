@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from braidmq.daemon.ready import write_atomically, write_facts
 from braidmq.daemon.reloading import LoadConfig
 from braidmq.server.config.config import Config
 from braidmq.server.config.text import loss_note
+from braidmq.transport.threads import start_pool
 from braidmq.wal.opening import Watch, unwatched
 
 _GIL_SWITCH_S: Final = 0.001
@@ -45,6 +47,9 @@ and goes with every read, and would be given back and faulted in again each time
 
 HEAP_STEP_BYTES: Final = 1024 * 1024
 """What the heap grows by at a time."""
+
+WORKERS: Final = 8
+"""Threads for what would hold the event loop: pages of HTTP, stages, the start and the end."""
 
 # Of malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
@@ -90,6 +95,10 @@ async def _serve(
     watch: Watch,
     load: LoadConfig | None,
 ) -> int:
+    # Of the loop, which would start a thread whenever all are busy.
+    workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="braidmq-worker")
+    asyncio.get_running_loop().set_default_executor(workers)
+    start_pool(workers, "braidmq-worker", WORKERS)
     daemon = Daemon(config, mdns=mdns, watch=watch, load=load)
     hung_up = asyncio.Event()
     stopping = _signals(hung_up, daemon.leaving)
@@ -102,7 +111,7 @@ async def _serve(
         await daemon.start()
         if ready_file is not None:  # whoever waits for it would wait for good without it
             write_atomically(ready_file, json.dumps(daemon.ready_facts()))
-    except LogScarceError:
+    except (LogScarceError, MemoryError):
         await daemon.stop()
         if not stopping.is_set():
             raise

@@ -21,11 +21,15 @@ from random import Random
 from typing import Final
 
 from braidmq.base.errors import DataDirInUseError
+from braidmq.wal.disk import FULL_ERRNOS, synced
 
 SECTOR_BYTES: Final = 512
 
-NEEDS_DESCRIPTOR: Final = frozenset({"open", "sync_dir", "list_dir"})
+NEEDS_DESCRIPTOR: Final = frozenset({"open", "open_dir", "list_dir"})
 """The operations that can meet EMFILE and ENFILE; `fail` with ``"*"`` spares the others."""
+
+READS: Final = frozenset({"pread", "open_dir", "list_dir"})
+"""The operations that need no room; `fail` with ``"*"`` and ENOSPC or EDQUOT spares them."""
 
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -181,12 +185,15 @@ class FakeDisk:
 
         *operation* is a method of `File` or `Files`, or ``"*"`` for any but pread that can fail
         so; with *forever* all later calls fail too. `failed` lists the names of those that did.
+        ``"sync_dir"`` is the sync of a directory, ``"open_dir"`` the open before it.
         """
+        assert operation != "sync_dir" or error not in _NO_DESCRIPTOR  # it has one by then
         seen = 0
 
         def fault(name: str) -> None:
             nonlocal seen
             able = error not in _NO_DESCRIPTOR or name in NEEDS_DESCRIPTOR
+            able &= error not in FULL_ERRNOS or name not in READS
             if operation == name or (operation == "*" and name != "pread" and able):
                 seen += 1
                 if seen == nth or (forever and seen > nth):
@@ -334,7 +341,8 @@ class FakeDisk:
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable."""
         # The entries only: a file that is named durably can still be empty after a power cut.
-        self.operate("sync_dir")
+        self.operate("open_dir", counted=False)
+        synced(lambda: self.operate("sync_dir"))
         for change in self._pending:
             if path in change.directories:
                 _apply(self._durable, change)

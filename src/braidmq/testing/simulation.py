@@ -73,7 +73,7 @@ class InlineLog:
         self, wal: Wal, files: Files, reports: Engine, now_us: Callable[[], int]
     ) -> None:
         self._wal = wal
-        self._keeper = Keeper(wal, files)
+        self._keeper = Keeper(wal, files, needed_id=reports.broker.needed_id())
         self._reports = reports
         self._now_us = now_us
         self.jobs: deque[Callable[[], None]] = deque()

@@ -27,9 +27,10 @@ must therefore never assume
 docs/log_format.md states these assumptions in full. Any method may raise OSError.
 
 One of `SCARCE_ERRNOS` says that the system had no descriptor or no memory for the call, and
-that nothing was done: the caller may try again. `sync_dir` never raises it once its sync has
-begun, nor `write_all` once bytes are written: what is then on the disk is not known. Of `fsync`
-and `fdatasync` every error is final.
+that nothing was done: the caller may try again. `write_all` does not raise it once bytes are
+written: what is then on the disk is not known. A failed sync is final whatever its number, also
+ENOSPC. So `synced`, through which every fsync goes whose error is told by its number, and
+`sync_dir`, once its sync has begun, raise none of `PASSING_ERRNOS`.
 """
 
 import errno
@@ -160,6 +161,10 @@ class Files(Protocol):
         """Return once all names made, changed and removed in the directory are durable.
 
         NOT promised: anything about the bytes of the files that have those names.
+
+        Raises:
+            OSError: One of `SCARCE_ERRNOS` if the directory could not be opened: try again. If
+                the sync failed, none of `PASSING_ERRNOS`.
         """
 
     def free_bytes(self) -> int:
@@ -201,9 +206,28 @@ def write_all(file: File, data: bytes, offset: int) -> None:
         written += more
 
 
+def passes(error: OSError | MemoryError) -> bool:
+    """Return whether the log recovers from *error*: Python's own lack of memory passes too."""
+    return isinstance(error, MemoryError) or error.errno in PASSING_ERRNOS
+
+
 def in_doubt(error: OSError) -> OSError:
     """Return *error* as one that is not tried again: the call had begun when it failed."""
     return OSError(errno.EIO, f"{error.strerror} in the middle of the operation")
+
+
+def synced(sync: Callable[[], None]) -> None:
+    """Call *sync*, an fsync or fdatasync, whose failure is final whatever its number says.
+
+    Raises:
+        OSError: It failed; none of `PASSING_ERRNOS`.
+    """
+    try:
+        sync()
+    except OSError as error:
+        if error.errno not in PASSING_ERRNOS:
+            raise
+        raise in_doubt(error) from error
 
 
 def read_all(file: File, size: int, offset: int) -> bytes:
@@ -234,7 +258,7 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
     try:
         file.truncate(0)
         write_all(file, data, 0)
-        file.fsync()
+        synced(file.fsync)
     finally:
         file.close()
     files.rename(temporary, path)
@@ -411,11 +435,7 @@ class Disk:
         """Force the directory's entries to the disk."""
         descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno not in SCARCE_ERRNOS:
-                raise
-            raise in_doubt(error) from error  # the open succeeded: this is a failed sync
+            synced(lambda: os.fsync(descriptor))
         finally:
             self._spares.close(descriptor)
 

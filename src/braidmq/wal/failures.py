@@ -1,6 +1,7 @@
 """What a failed call of the disk means to the log, as one of its errors.
 
     EMFILE, ENFILE, ENOMEM   nothing was done            LogScarceError     tried again
+    Python's MemoryError     likewise                    LogScarceError     tried again
     ENOSPC, EDQUOT           there was no room           LogFullError       tried again
     anything else            the disk is in doubt        LogPoisonedError   final
     a read, but for the first row                        LogReadError       final
@@ -10,6 +11,7 @@ A failed sync is in doubt whatever its number, and its callers say so themselves
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from braidmq.base.errors import (
     LogError,
@@ -20,9 +22,13 @@ from braidmq.base.errors import (
 )
 from braidmq.wal.disk import FULL_ERRNOS, SCARCE_ERRNOS
 
+NO_MEMORY: Final = "no memory"
 
-def failure_of(operation: str, error: OSError) -> LogError:
+
+def failure_of(operation: str, error: OSError | MemoryError) -> LogError:
     """Return what it means to the log that *operation* failed."""
+    if isinstance(error, MemoryError):
+        return LogScarceError(operation, NO_MEMORY)
     if error.errno in SCARCE_ERRNOS:
         return LogScarceError(operation, error.strerror or str(error))
     if error.errno in FULL_ERRNOS:
@@ -42,6 +48,8 @@ def reading(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
+    except MemoryError as error:
+        raise LogScarceError(f"reading {path}", NO_MEMORY) from error
     except OSError as error:
         if error.errno in SCARCE_ERRNOS:
             raise LogScarceError(f"reading {path}", error.strerror or str(error)) from error
@@ -79,6 +87,6 @@ class Unfinished:
             return
         try:
             self._undo()
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise failure_of(self._operation, error) from error
         self._undo = None

@@ -29,12 +29,12 @@ from braidmq.base.ids import FIRST_ID
 from braidmq.wal.disk import (
     FULL_ERRNOS,
     LOG_DIR,
-    PASSING_ERRNOS,
     File,
     Files,
-    in_doubt,
+    passes,
     read_all,
     replace_file,
+    synced,
     write_all,
 )
 from braidmq.wal.format import checksum
@@ -161,10 +161,7 @@ class DurableFloor:
         data = encode_floor(floor)
         for number in range(_COPIES):
             write_all(file, data, number * _COPY_BYTES)
-            try:
-                file.fdatasync()
-            except OSError as error:
-                raise in_doubt(error) from error
+            synced(file.fdatasync)
         self.floor = floor
 
     def delete(self, segment: SegmentInfo) -> bool:
@@ -183,8 +180,8 @@ class DurableFloor:
         try:
             self._sync_removal()
             self._files.unlink(segment.path)
-        except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
+        except (OSError, MemoryError) as error:
+            if not passes(error):
                 raise
             return False
         self._is_removal_unsynced = True
@@ -193,8 +190,8 @@ class DurableFloor:
             index = index_path(segment.first_id)
             if self._files.exists(index):
                 self._files.unlink(index)
-        except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
+        except (OSError, MemoryError) as error:
+            if not passes(error):
                 raise
         return True
 

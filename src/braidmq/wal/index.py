@@ -125,6 +125,15 @@ class BlockSums:
                 self.last = 0
                 self.filled = 0
 
+    def place(self) -> tuple[int, int, int]:
+        """Return what `go_back` needs to forget all later calls."""
+        return len(self.sums), self.last, self.filled
+
+    def go_back(self, place: tuple[int, int, int]) -> None:
+        """Forget what was added since `place` returned this."""
+        full, self.last, self.filled = place
+        del self.sums[full:]
+
     def all(self) -> list[int]:
         """Return the sum of every block, the unfinished one included."""
         return [*self.sums, self.last] if self.filled else list(self.sums)
@@ -142,10 +151,15 @@ class TopicNumbers:
         # Numbers get wider with the 256th and the 65,536th topic; older ones are widened then.
         if topic_count >> 8 * self._width:
             before = memoryview(self._data).cast(_TOPIC_CODES[self._width])
-            self._width = number_bytes(topic_count)
-            self._data = bytearray(array(_TOPIC_CODES[self._width], before).tobytes())
+            width = number_bytes(topic_count)
+            wider = bytearray(array(_TOPIC_CODES[width], before).tobytes())
+            self._width, self._data = width, wider
         column = memoryview(rows).cast(_TOPIC_CODES[self._width])
         self._data += column[_TOPIC_AT // self._width :: ROW_BYTES // self._width].tobytes()
+
+    def shorten(self, rows: int) -> None:
+        """Forget all but the first *rows*."""
+        del self._data[rows * self._width :]
 
     def all(self) -> bytes:
         """Return the number of each row."""
@@ -196,6 +210,20 @@ class IndexWriter:
         self.gap_count += gap_count
         self._sums.update(rows)
         self._numbers.update(rows, len(self.topics) - 1)
+
+    def place(self) -> tuple[int, int, tuple[int, int, int]]:
+        """Return what `go_back` needs to forget all later rows and topics."""
+        return self.rows, len(self.topics), self._sums.place()
+
+    def go_back(self, place: tuple[int, int, tuple[int, int, int]]) -> None:
+        """Forget what was added since `place` returned this; the file stays as it is."""
+        self.rows, topics, sums = place
+        # Numbers given to new topics must not outlive rows that were never written, or the
+        # next batch would leave holes in the numbering, which the tables cannot express.
+        while len(self.topics) > topics:
+            self.topics.popitem()
+        self._sums.go_back(sums)
+        self._numbers.shorten(self.rows)
 
     def append(self, rows: bytes) -> None:
         """Write *rows*, which may include those of gap records.

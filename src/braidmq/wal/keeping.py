@@ -1,8 +1,9 @@
 """Keeping: a new snapshot, and the deletion of what it makes superfluous; full disk or not.
 
 Both belong together. Retention may go as far as the older of the two snapshots, and what
-readers need is what they needed when the newest one was taken: after a crash they stand no
-further back. On a full disk this is what makes room, so it must not be the first to fail:
+readers need is what they needed when the newest one was taken, or when the log was recovered:
+after a crash they stand no further back. On a full disk this is what makes room, so it must not
+be the first to fail:
 
 - The snapshot is written out of the log's reserve when the disk has no room for it.
 - If it cannot be written at all, retention still goes by the snapshots that are kept.
@@ -22,10 +23,12 @@ class Keeper:
     commits need not wait, does the same in steps: `kept`, then `retain`.
     """
 
-    def __init__(self, wal: Wal, files: Files) -> None:
+    def __init__(self, wal: Wal, files: Files, *, needed_id: int) -> None:
+        """Make a keeper; *needed_id*: by readers, when the log was recovered."""
         self._wal = wal
         self._files = files
-        self._needed_id = 0  # by readers, when the newest snapshot of this run was taken
+        # What was recovered is durable, so readers stand no further back after the next start.
+        self._needed_id = needed_id  # then: when the newest snapshot of this run was taken
 
     def keep(
         self, last_id: int, parts: list[bytes], *, needed_id: int, now_us: int

@@ -16,7 +16,7 @@ from typing import Final
 from braidmq.base.ids import FIRST_ID
 from braidmq.base.limits import MIB
 from braidmq.base.records import GAP_KIND
-from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import FULL_ERRNOS, LOG_DIR, File, Files, read_all, synced, write_all
 from braidmq.wal.floor import Floor, read_floor
 from braidmq.wal.format import (
     HEADER_BYTES,
@@ -56,6 +56,8 @@ from braidmq.wal.segment import (
 )
 
 MISSING_ABOVE_FLOOR: Final = "missing segment: retention did not delete it, wal/floor says"
+NO_SEGMENT: Final = "no segment is there"
+ENDS_BELOW_FLOOR: Final = "the log ends below its floor: newer segments are missing"
 _ROOM_BYTES: Final = 64 * MIB
 """With less free space than this, start-up uses the reserve's for indexes and quarantine."""
 
@@ -165,6 +167,10 @@ class Opening:
         if active.next_id <= self._after_id:
             lost = active.next_id, self._after_id
             raise damage(active.next_id, lost, "the snapshot is ahead of the log")
+        # Nor can retention have deleted what was never written. Its segment is not the last.
+        if active.next_id < self.floor.first_id:
+            lost = active.next_id, self.floor.first_id - 1
+            raise damage(active.next_id, lost, ENDS_BELOW_FLOOR)
         remove_orphans(self._files, first_ids[0])
         return sealed, active
 
@@ -181,7 +187,7 @@ class Opening:
         # back to the record after the snapshot, or to the first one.
         known_id = max(durable_id, self._after_id)
         if not first_ids and known_id:
-            raise damage(FIRST_ID, (FIRST_ID, known_id), "no segment is there")
+            raise damage(FIRST_ID, (FIRST_ID, known_id), NO_SEGMENT)
         due = self._after_id + 1
         if first_ids and first_ids[0] > due:
             raise damage(due, (due, first_ids[0] - 1), "missing segment")
@@ -194,7 +200,11 @@ class Opening:
             self.floor = Floor(first_ids[0] if first_ids else FIRST_ID)
             return
         self.floor = floor
-        if first_ids and first_ids[0] > floor.first_id:
+        if not first_ids:
+            # It was written when the first segment and its name were durable.
+            due = min(self._after_id + 1, floor.first_id)
+            raise damage(due, (due, floor.first_id), NO_SEGMENT)
+        if first_ids[0] > floor.first_id:
             lost = floor.first_id, first_ids[0] - 1
             raise damage(floor.first_id, lost, MISSING_ABOVE_FLOOR)
 
@@ -257,8 +267,9 @@ class Opening:
             self._heal_tail(file, first_id, verdict)
         # A killed process leaves records in the page cache that were never synced. They are
         # about to count as committed, so they must be durable first. This also makes the
-        # truncation of a torn tail durable, before anything is written in its place.
-        file.fsync()
+        # truncation of a torn tail durable, before anything is written in its place. If it
+        # fails, another attempt must not take what is only in the page cache for durable.
+        synced(file.fsync)
         self.recovered.has_gaps |= segment.index.gap_count > 0
         if not isinstance(segment.index.file, MemoryFile):
             finish_index(self._files, first_id)
@@ -314,7 +325,7 @@ class Opening:
         self.recovered.torn_bytes += len(data)
         file.truncate(0)
         write_all(file, encode_header(SEGMENT_MAGIC, first_id, self._now_us), 0)
-        file.fsync()
+        synced(file.fsync)
 
     def _heal_tail(self, file: File, first_id: int, verdict: Verdict) -> None:
         """Cut off a torn tail.

@@ -5,7 +5,7 @@ The broker never deletes anything here. Only an operator can judge whether the b
 
 from typing import Final
 
-from braidmq.wal.disk import File, Files, read_all, write_all
+from braidmq.wal.disk import File, Files, read_all, synced, write_all
 
 QUARANTINE_DIR: Final = "quarantine"
 _COPY_BYTES: Final = 1024 * 1024
@@ -37,7 +37,7 @@ def keep_copy(files: Files, file: File, name: str, offset: int) -> str:
     size = file.size()
     for at in range(offset, size, _COPY_BYTES):
         write_all(copy, read_all(file, min(_COPY_BYTES, size - at), at), at - offset)
-    copy.fsync()
+    synced(copy.fsync)
     copy.close()
     files.sync_dir(QUARANTINE_DIR)
     return path

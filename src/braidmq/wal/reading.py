@@ -30,7 +30,7 @@ from braidmq.wal.format import (
 from braidmq.wal.index import IndexView, open_sealed
 from braidmq.wal.maintenance.rebuild import index_in_memory, rebuild_sealed
 from braidmq.wal.recovery import Walk, find_record
-from braidmq.wal.segment import SegmentInfo, damage, reader_of
+from braidmq.wal.segment import ActiveSegment, SegmentInfo, damage, reader_of
 from braidmq.wal.tables import BLOCK_ROWS
 
 SKIP_BYTES_MIN: Final = 4 * KIB
@@ -58,6 +58,16 @@ class LogView:
     def first_id(self) -> int:
         """The lowest id that the log still holds."""
         return (self.sealed[0] if self.sealed else self.active).first_id
+
+
+def view_of(
+    sealed: tuple[SegmentInfo, ...], active: ActiveSegment, committed_id: int
+) -> LogView:
+    """Return the view of a log with these segments."""
+    # Readers take a log's view without a lock. All of it is made before the one assignment that
+    # publishes it, and nothing in it changes except by growing at its end.
+    info = active.info(sealed=False)
+    return LogView(sealed, info, active.file, active.index.view(), committed_id)
 
 
 @dataclass(slots=True)

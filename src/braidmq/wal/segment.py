@@ -17,8 +17,8 @@ from braidmq.wal.disk import (
     SCARCE_ERRNOS,
     File,
     Files,
-    in_doubt,
     read_all,
+    synced,
     write_all,
 )
 from braidmq.wal.format import (
@@ -118,9 +118,10 @@ class ActiveSegment:
 
         Raises:
             OSError: A write failed; call `roll_back` before anything else.
+            MemoryError: There was none for it; likewise.
         """
         index = self.index
-        topics_before = len(index.topics)
+        before = self.size, self.next_id, self.blocks.place(), index.place()
         try:
             data, rows = encode_batch(
                 self.next_id, bodies, self.size, fence, describe, index.topics
@@ -129,14 +130,14 @@ class ActiveSegment:
             # The segment first: rows must never point at bytes that were not written.
             write_all(self.file, data, self.size)
             write_all(index.file, rows, index.size)
+            # Memory may run out in the middle of these too.
+            self.grow(data, self.next_id + len(bodies))
+            index.grow(rows)
         except BaseException:
-            # Numbers given to new topics must not outlive rows that were never written, or the
-            # next batch would leave holes in the numbering, which the tables cannot express.
-            while len(index.topics) > topics_before:
-                index.topics.popitem()
+            self.size, self.next_id, blocks, rows_before = before
+            self.blocks.go_back(blocks)
+            index.go_back(rows_before)
             raise
-        self.grow(data, self.next_id + len(bodies))
-        index.grow(rows)
 
     def roll_back(self) -> None:
         """Remove what a failed append left in the files.
@@ -151,10 +152,7 @@ class ActiveSegment:
         """
         self.file.truncate(self.size)
         self.index.file.truncate(self.index.size)
-        try:
-            self.file.fdatasync()
-        except OSError as error:
-            raise in_doubt(error) from error  # whatever its number, it is a failed sync
+        synced(self.file.fdatasync)
 
     @property
     def is_empty(self) -> bool:

@@ -30,7 +30,7 @@ from braidmq.base.errors import DamagedLogError, LogPoisonedError
 from braidmq.wal.disk import SCARCE_ERRNOS, File, Files, read_all, write_all
 from braidmq.wal.failures import failure_of
 from braidmq.wal.format import checksum
-from braidmq.wal.quarantine import move_in
+from braidmq.wal.quarantine import QUARANTINE_DIR, move_in
 
 SNAPSHOT_DIR: Final = "snapshot"
 SNAPSHOT_MAGIC: Final = b"BRAIDSNP"
@@ -101,6 +101,12 @@ def list_ids(files: Files) -> list[int]:
     return sorted((int(name[1]) for name in names if name), reverse=True)
 
 
+def list_quarantined(files: Files) -> list[int]:
+    """Return the last ids of the snapshots that were invalid and set aside."""
+    names = (_NAME.match(name) for name in files.list_dir(QUARANTINE_DIR))
+    return [int(name[1]) for name in names if name]
+
+
 def save(files: Files, last_id: int, body: bytes) -> None:
     """Write a snapshot durably, as :func:`save_parts`."""
     save_parts(files, last_id, [body])
@@ -125,7 +131,7 @@ def save_parts(files: Files, last_id: int, parts: list[bytes]) -> None:
         for old in list_ids(files)[KEPT_COUNT:]:
             files.unlink(snapshot_path(old))
             _sync_dir(files, SNAPSHOT_DIR)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise failure_of("snapshot", error) from error
 
 
@@ -146,7 +152,7 @@ def _write_durably(files: Files, path: str, parts: list[bytes]) -> None:
     for part in parts:
         try:
             write_all(file, part, at)
-        except OSError:
+        except (OSError, MemoryError):
             file.truncate(0)  # on a full disk, do not keep what was written so far
             raise
         at += len(part)
@@ -191,7 +197,7 @@ def oldest_kept(files: Files) -> int:
         if kept:
             # The newest may have its name since a save that could not make it durable.
             _sync_dir(files, SNAPSHOT_DIR)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise failure_of("reading the snapshots", error) from error
     return min(kept, default=0)
 

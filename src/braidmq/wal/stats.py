@@ -36,6 +36,12 @@ class WalStats:
     fsync_seconds: Histogram = field(default_factory=lambda: Histogram(FSYNC_BOUNDS_S))
     batches: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS))  # in records
 
+    def count_batch(self, records: int, size: int) -> None:
+        """Count one append of *size* bytes."""
+        self.records += records
+        self.bytes += size
+        self.batches.add(records)
+
     def count_fsync(self, seconds: float) -> None:
         """Count one fsync and how long it took."""
         self.fsyncs += 1

@@ -31,7 +31,7 @@ from braidmq.wal.maintenance.scrub import Scrubber
 from braidmq.wal.mark import DurableMark
 from braidmq.wal.opening import Opening, Watch, unwatched
 from braidmq.wal.options import NO_STEPS, Steps, WalOptions
-from braidmq.wal.reading import LogView, ReadBack, Reader, Wanted
+from braidmq.wal.reading import LogView, ReadBack, Reader, Wanted, view_of
 from braidmq.wal.segment import Reserve, SegmentInfo, damage, removal_of, start_segment
 from braidmq.wal.stats import WalStats
 
@@ -71,7 +71,11 @@ class Wal:
         self._active = active
         self._poison: tuple[str, str] | None = None
         self._unfinished = Unfinished()
-        self._floor = DurableFloor(files, opening.floor)
+        floor = opening.floor
+        if opening.recovered.floor_adopted and options.retention_force:
+            # What is gone may have been needed: a version without floors did not write it down.
+            floor = Floor(floor.first_id, floor.first_id - 1)
+        self._floor = DurableFloor(files, floor)
         self._mark = DurableMark(files)
         self._reserve = Reserve(files, options.segment_bytes)
         self._reader = Reader(files, describe)
@@ -87,7 +91,7 @@ class Wal:
         self._floor.establish()
         self._reserve.refill()
         files.sync_dir(LOG_DIR)  # the names of mark and reserve
-        self._view = self._make_view()
+        self._view = view_of(self._sealed, active, self.committed_id)
 
     @classmethod
     def open(
@@ -118,7 +122,7 @@ class Wal:
         )
         try:
             return cls(files, options, describe, opening=opening, clock=clock)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise failure_of("opening the log", error) from error
 
     # Writing.
@@ -155,17 +159,20 @@ class Wal:
                 # so, and lets recovery tell a hole that a power cut left from damage.
                 fence = self.synced_id == self.next_id - 1
                 self._active.append(bodies, self._describe, fence=fence)
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 self._undo_append(error)
+                if isinstance(error, MemoryError):
+                    raise failure_of("writing a batch", error) from error
                 if not urgent or not self._use_reserve(bodies):
                     raise LogFullError from error
         self.next_id = self._active.next_id
-        self.stats.records += len(bodies)
-        self.stats.batches.add(len(bodies))
-        self.stats.bytes += self._active.size - size
+        try:
+            self.stats.count_batch(len(bodies), self._active.size - size)
+        except MemoryError:
+            return  # the batch is written: that must not look like a failure
 
-    def _undo_append(self, error: OSError) -> None:
-        if error.errno not in PASSING_ERRNOS:
+    def _undo_append(self, error: OSError | MemoryError) -> None:
+        if isinstance(error, OSError) and error.errno not in PASSING_ERRNOS:
             self._fail("write", error)
         self._undo("truncate after a full disk", self._active.roll_back)
 
@@ -214,6 +221,7 @@ class Wal:
 
         Raises:
             LogPoisonedError: The outcome of what was appended since the last commit is unknown.
+            MemoryError: There was none for it; call it again.
         """
         self._check()
         if self._options.policy.wants_sync(self.next_id - 1 - self.synced_id):
@@ -244,29 +252,18 @@ class Wal:
             self._active.file.fdatasync()
         except OSError as error:
             self._fail("fdatasync", error)
-        self.stats.count_fsync(self._clock() - started)
         self.synced_id = self.next_id - 1
+        self.stats.count_fsync(self._clock() - started)
         try:
             self._mark.write(self.synced_id)
         except OSError as error:
             self._fail("write of the durable mark", error)
 
     def _publish(self) -> None:
-        if self.committed_id != self.next_id - 1:
-            self.committed_id = self.next_id - 1
-            self._view = self._make_view()
-
-    def _make_view(self) -> LogView:
-        # Readers take `self._view` without a lock. All of it is made before the one assignment
-        # that publishes it, and nothing in it changes except by growing at its end.
-        active = self._active
-        return LogView(
-            self._sealed,
-            active.info(sealed=False),
-            active.file,
-            active.index.view(),
-            self.committed_id,
-        )
+        last_id = self.next_id - 1
+        if self.committed_id != last_id:
+            view = view_of(self._sealed, self._active, last_id)
+            self.committed_id, self._view = last_id, view
 
     def _rotate(self, now_us: int) -> None:
         """Seal the active segment and start the next, or keep this one if that is not possible.
@@ -288,18 +285,18 @@ class Wal:
         try:
             self._active.seal_index()
             successor = start_segment(self._files, self.next_id, now_us)
+            sealed = (*self._sealed, self._active.info(sealed=True))
+            view = view_of(sealed, successor, self.committed_id)
         except LogPoisonedError as error:  # as in `_finish`
             self._poison = error.operation, error.reason
             raise
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._postpone_rotation(error)
             return
-        self._sealed = (*self._sealed, self._active.info(sealed=True))
-        self._active = successor
-        self._view = self._make_view()
+        self._sealed, self._active, self._view = sealed, successor, view
 
-    def _postpone_rotation(self, error: OSError) -> None:
-        if error.errno not in PASSING_ERRNOS:
+    def _postpone_rotation(self, error: OSError | MemoryError) -> None:
+        if isinstance(error, OSError) and error.errno not in PASSING_ERRNOS:
             self._fail("rotation", error)
         remove = removal_of(self._files, self.next_id)
 
@@ -355,11 +352,11 @@ class Wal:
             if expired:
                 self._floor.rise(expired, needed_id)
             for segment in expired:  # the oldest ones, in order
-                before = self._sealed
+                before = self._sealed, self._view
                 # First: a reader that found the segment gone would take it for damage.
-                self._show_sealed(before[1:])
+                self._show_sealed(self._sealed[1:])
                 if not self._floor.delete(segment):
-                    self._show_sealed(before)
+                    self._sealed, self._view = before
                     break
                 self._reader.forget(segment)
                 gone.append(segment.path)
@@ -369,9 +366,9 @@ class Wal:
         return gone
 
     def _show_sealed(self, sealed: tuple[SegmentInfo, ...]) -> None:
-        self._sealed = sealed
         # The active part stays as it was: retention must not commit what was only appended.
-        self._view = replace(self._view, sealed=sealed)
+        view = replace(self._view, sealed=sealed)
+        self._sealed, self._view = sealed, view
 
     def close(self) -> None:
         """Sync unless poisoned, and close the files.

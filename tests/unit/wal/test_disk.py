@@ -10,7 +10,15 @@ import pytest
 
 from braidmq.base.errors import DataDirInUseError
 from braidmq.testing.disk import FakeDisk, FakeFile, Inode
-from braidmq.wal.disk import Disk, Spares, read_all, write_all
+from braidmq.wal.disk import (
+    PASSING_ERRNOS,
+    Disk,
+    Spares,
+    read_all,
+    replace_file,
+    synced,
+    write_all,
+)
 from braidmq.wal.maintenance.survey import verify
 from tests.unit.wal.bodies import (
     batches_of,
@@ -211,3 +219,30 @@ def test_a_write_that_fails_in_the_middle_is_not_tried_again() -> None:
     with pytest.raises(OSError, match="middle") as caught:
         write_all(file, b"data", 0)
     assert errno.EIO == caught.value.errno
+
+
+@pytest.mark.parametrize("error", sorted(PASSING_ERRNOS), ids=errno.errorcode.get)
+def test_a_failed_sync_has_no_number_that_passes(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file and of a directory; one that is missing still says so."""
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    disk = Disk(tmp_path)
+    file = disk.open("f", write=True, create=True)
+    monkeypatch.setattr(os, "fsync", fail)
+    syncs: list[Callable[[], None]] = [
+        lambda: synced(file.fsync),
+        lambda: disk.sync_dir(""),
+        lambda: replace_file(disk, "f", b"new"),
+        lambda: disk.sync_dir("missing"),
+    ]
+    found = []
+    for sync in syncs:
+        with pytest.raises(OSError, match=r".") as caught:
+            sync()
+        found.append(caught.value.errno)
+
+    assert [errno.EIO] * 3 + [errno.ENOENT] == found

@@ -114,19 +114,20 @@ def test_every_power_cut_during_retention_leaves_a_log_that_opens() -> None:
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC])
 def test_retention_that_has_to_wait_is_finished_later(error: int) -> None:
-    """At whichever call; no younger segment goes before an older one is durably gone."""
+    """At whichever call but a sync; none goes before an older one is durably gone."""
     for nth in range(1, 60):
         disk, wal = filled()
-        operation = "sync_dir" if error in {errno.EMFILE, errno.ENFILE} else "*"
+        operation = "open_dir" if error in {errno.EMFILE, errno.ENFILE} else "*"
         for _ in range(2):  # that call and the next
             disk.fail(operation, error, nth=nth)
-        fsyncs = {"fdatasync", "fsync"}
+        fsyncs = {"fdatasync", "fsync", "sync_dir"}
         gone: list[str] = []
         try:
             gone = wal.retain(1, 10)
         except LogPoisonedError:
             assert fsyncs & set(disk.failed)  # a failed sync is final
             continue
+        assert not fsyncs & set(disk.failed)
         assert retaining(disk.crash(Random(nth)), after_id=wal.committed_id).first_id <= (
             wal.first_id
         )
@@ -141,16 +142,21 @@ def test_retention_that_has_to_wait_is_finished_later(error: int) -> None:
     raise AssertionError("it never succeeds")
 
 
-def test_a_log_without_a_floor_gets_one() -> None:
-    """As a version that had none left it; from then on a missing segment is seen."""
+@pytest.mark.parametrize("force", [False, True])
+def test_a_log_without_a_floor_gets_one(force: bool) -> None:
+    """As a version that had none left it; from then on a missing segment is seen.
+
+    With forced retention, what is gone may have been needed.
+    """
     disk, wal = filled()
     wal.retain(wal.next_id, 10)
     disk.remove(FLOOR_PATH)
     after_id = wal.committed_id
-    again = retaining(disk, after_id=after_id)
+    again = retaining(disk, after_id=after_id, force=force)
 
     assert again.recovered.floor_adopted
-    assert Floor(wal.first_id, 0) == again.floor == read_floor(disk)
+    forced_id = wal.first_id - 1 if force else 0
+    assert Floor(wal.first_id, forced_id) == again.floor == read_floor(disk)
     assert not retaining(disk, after_id=after_id).recovered.floor_adopted
 
 
@@ -193,3 +199,65 @@ def test_on_a_full_disk_a_floor_is_made_before_it_rises() -> None:
 
     assert again.floor == read_floor(disk)
     assert again.first_id > 1
+
+
+@pytest.mark.parametrize("mark", [None, b"\xff" * 12], ids=["missing", "flipped"])
+def test_a_floor_without_a_segment_is_damage(mark: bytes | None) -> None:
+    """It is written after the first one, so no crash leaves it alone."""
+    disk, wal = filled()
+    wal.retain(wal.next_id, 10)
+    first_id = wal.first_id
+    for path in disk.paths():
+        if path != FLOOR_PATH:
+            disk.remove(path)
+    if mark is not None:
+        disk.put("wal/durable", mark)
+    with pytest.raises(DamagedLogError, match="no segment is there") as caught:
+        retaining(disk.kill())
+
+    (found,) = verify(disk, describe).damages
+    assert "no segment is there" == found.reason
+    assert (1, first_id) == (found.first_id, found.last_id)
+    assert (1, first_id) == (caught.value.first_id, caught.value.last_id)
+    repair(disk, describe, accept_loss=True)
+    assert first_id + 1 == retaining(disk).next_id
+    assert verify(disk, describe).is_intact
+
+
+def test_every_power_cut_at_the_first_start_leaves_a_log_that_opens() -> None:
+    """The floor is never there without the first segment."""
+    for number in range(1, 100):
+        disk = FakeDisk()
+        disk.cut_power_at(number)
+        try:
+            retaining(disk)
+        except PowerCutError:
+            pass
+        else:
+            return
+        for seed in range(8):
+            left = disk.crash(Random(seed))
+            assert verify(left, describe).is_intact
+            assert 1 == retaining(left).next_id
+    raise AssertionError("it never succeeds")
+
+
+def test_old_segments_that_were_put_back_are_damage() -> None:
+    """The log would end below its floor, and give ids a second time."""
+    disk, wal = filled()
+    old = wal.segments()[0].path, disk.content(wal.segments()[0].path)
+    wal.retain(wal.next_id, 10)
+    floor = wal.floor
+    for path in disk.paths():
+        if path != FLOOR_PATH:
+            disk.remove(path)
+    disk.put(*old)
+    with pytest.raises(DamagedLogError, match="ends below its floor") as caught:
+        retaining(disk.kill())
+
+    (found,) = verify(disk, describe).damages
+    assert floor.first_id - 1 == found.last_id == caught.value.last_id
+    assert found.first_id == caught.value.first_id > 1
+    repair(disk, describe, accept_loss=True)
+    assert floor.first_id == retaining(disk).next_id
+    assert verify(disk, describe).is_intact

@@ -19,7 +19,7 @@ def full_log(*, force: float = 0) -> tuple[FakeDisk, Wal, Keeper]:
     """Return a log with two snapshots on a disk on which no byte is free."""
     disk = FakeDisk()
     wal = open_log(disk, limit=SMALL, hours=0.0, force=force)
-    keeper = Keeper(wal, disk)
+    keeper = Keeper(wal, disk, needed_id=0)
     for batch in batches_of(BODIES, 40):
         write(wal, *batches_of(batch, 7))
         keeper.keep(wal.committed_id, [STATE], needed_id=1, now_us=1)
@@ -82,3 +82,20 @@ def test_forced_retention_is_told() -> None:
     assert None is keeper.retain(1)
     forced = open_log(FakeDisk(), limit=SMALL, hours=0.0, force=1)
     assert forced.floor.forced_id == 0 == wal.floor.forced_id
+
+
+def test_a_start_on_a_full_disk_deletes_by_what_was_recovered() -> None:
+    """Without room for a snapshot of its own; readers had passed all of it."""
+    disk, wal, keeper = full_log()
+    disk.capacity = None
+    snapshots.save(disk, 120, STATE)
+    snapshots.save(disk, 121, STATE)
+    wal.close()
+    for needed_id, is_deleted in ((1, False), (121, True)):
+        again = open_log(disk, after_id=120, limit=SMALL)
+        disk.capacity = disk.used_bytes
+        keeper = Keeper(again, disk, needed_id=needed_id)
+        while again.release_reserve(1):
+            disk.capacity = disk.used_bytes
+        keeper.keep(120, [bytes(50_000)], needed_id=121, now_us=1)
+        assert is_deleted == (again.first_id > 1)

@@ -1,12 +1,18 @@
 """Opening a log after every named disaster: it heals, or it refuses and changes nothing."""
 
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
 import pytest
 
-from braidmq.base.errors import DamagedLogError, LogFullError
+from braidmq.base.errors import (
+    DamagedLogError,
+    LogFullError,
+    LogPoisonedError,
+    LogScarceError,
+)
 from braidmq.testing.disk import FakeDisk, PowerCutError
 from braidmq.wal.format import (
     HEADER_BYTES,
@@ -373,3 +379,54 @@ def test_without_any_space_the_log_is_full() -> None:
     """Not even the first segment can be created, and the error says so."""
     with pytest.raises(LogFullError):
         open_log(FakeDisk(capacity=10))
+
+
+def torn_log() -> FakeDisk:
+    """Return a log as a killed process leaves it: records that no sync made durable, torn."""
+    disk = make_log()
+    wal = open_log(disk, fsync="none")
+    write(wal, BODIES[:5])
+    path = last_path(disk)
+    left = disk.kill()
+    file = left.open(path, write=True, create=False)
+    file.pwrite(b"torn", file.size())
+    return left
+
+
+@pytest.mark.parametrize("error", [errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("operation", ["fsync", "sync_dir"])
+def test_a_failed_sync_at_a_start_is_final(operation: str, error: int) -> None:
+    """Whatever its number: a second attempt would take the page cache for the disk."""
+    for nth in range(1, 20):
+        disk = torn_log()
+        disk.fail(operation, error, nth=nth)
+        try:
+            open_log(disk)
+        except LogPoisonedError:
+            continue
+        assert [] == disk.failed
+        assert nth > 2
+        return
+    raise AssertionError("it never succeeds")
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_directory_that_cannot_be_opened_now_is_opened_later(nth: int) -> None:
+    """No sync has begun: a start without a descriptor is tried again."""
+    disk = torn_log()
+    disk.fail("open_dir", errno.EMFILE, nth=nth)
+    with pytest.raises(LogScarceError):
+        open_log(disk)
+
+    assert 65 == open_log(disk).committed_id
+
+
+@pytest.mark.parametrize("error", [errno.ENOMEM, errno.ENOSPC])
+def test_a_failed_sync_of_a_header_being_healed_is_final(error: int) -> None:
+    """A rotation that a crash interrupted, with and without bytes to set aside."""
+    for header in (b"", b"half a header"):
+        disk = make_log()
+        disk.put(last_path(disk), header)
+        disk.fail("fsync", error)
+        with pytest.raises(LogPoisonedError):
+            open_log(disk)

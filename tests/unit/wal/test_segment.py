@@ -167,7 +167,7 @@ def test_a_new_segment_without_a_descriptor_can_be_removed_again(nth: int) -> No
     disk.make_dir("wal")
     disk.sync_dir("")
     for _ in range(2):  # that call and the next
-        disk.fail("sync_dir", errno.EMFILE, nth=nth)
+        disk.fail("open_dir", errno.EMFILE, nth=nth)
     with pytest.raises(OSError, match="open files"):
         start_segment(disk, 1, 7)
     remove = removal_of(disk, 1)

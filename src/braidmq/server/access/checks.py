@@ -28,6 +28,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from braidmq.transport.threads import start_pool
+
 WAITING_MAX: Final = 64
 """Attempts that may wait for an ordinary turn; a further one would wait for seconds."""
 
@@ -259,6 +261,7 @@ class _Worker:
 
     def __init__(self, name: str, post: Callable[[Callable[[], None]], object]) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        start_pool(self._pool, name, 1)  # later there may be no memory for it
         self._post = post
         self.is_busy = False
         self.is_stopped = False

@@ -25,8 +25,10 @@ from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.broker.delivery.recounts import Recount
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.recovery import counted
+from braidmq.transport.threads import start_pool, start_thread
 from braidmq.wal import snapshots
 from braidmq.wal.disk import PASSING_ERRNOS, Files
+from braidmq.wal.failures import NO_MEMORY
 from braidmq.wal.floor import Floor
 from braidmq.wal.keeping import Keeper
 from braidmq.wal.wal import Wal
@@ -40,6 +42,11 @@ SAVES_MAX: Final = 2
 READ_AGAIN_S: Final = 1.0
 """Pause before a read is retried for which there was no descriptor or no memory."""
 
+MEMORY_AGAIN_S: Final = 0.1
+"""Pause before the writer goes on with what memory was lacking for."""
+
+_SCARCE: Final = LogScarceError("a log job", NO_MEMORY)
+
 
 class Durability:
     """A write-ahead log on threads of its own."""
@@ -51,11 +58,13 @@ class Durability:
         engine: Engine,
         *,
         now_us: Callable[[], int],
+        needed_id: int,
         sync_interval_s: float = 0.0,
     ) -> None:
+        """Make it; *needed_id*: what readers needed of the log when it was recovered."""
         self._wal = wal
         self._files = files
-        self._keeper = Keeper(wal, files)
+        self._keeper = Keeper(wal, files, needed_id=needed_id)
         self._engine = engine
         self._now_us = now_us
         self._sync_interval_s = sync_interval_s
@@ -75,15 +84,21 @@ class Durability:
         return self._wal
 
     def start(self) -> None:
-        """Start the writer."""
-        self._writer.start()
+        """Start all threads: later there may be no memory for one.
+
+        Raises:
+            NoThreadError: There is none now.
+        """
+        start_thread(self._writer)
+        start_pool(self._reader, "braidmq-log-reader", 1)
+        start_pool(self._saver, "braidmq-log-saver", 1)
 
     def append(self, bodies: list[bytes], *, urgent: bool) -> None:
         """Append a batch and commit it."""
 
         def job() -> None:
             self._wal.append(bodies, urgent=urgent)
-            up_to = self._wal.commit(self._now_us())
+            up_to = self._commit()
             self._report(lambda: self._engine.committed(up_to))
 
         self._jobs.put(lambda: self._attempt(job))
@@ -109,15 +124,15 @@ class Durability:
         def sync() -> None:
             try:
                 self._wal.sync()  # a snapshot must never be ahead of the log
-            except LogError:
+                self._saver.submit(self._attempt, write, full_is_harmless=True)
+            except (LogError, MemoryError):
                 self._report(self._saved)
                 raise
-            self._saver.submit(self._attempt, write)
 
         def write() -> None:
             try:
                 snapshots.save_parts(self._files, last_id, parts)
-            except LogScarceError:
+            except (LogScarceError, MemoryError):
                 self._put(give_up)
             except LogFullError:
                 self._put(write_out_of_the_reserve)
@@ -128,14 +143,14 @@ class Durability:
             # On the writer thread, as the reserve is the log's: it is what lets a snapshot, and
             # after it retention, make room on a full disk.
             if not self._closing and self._wal.release_reserve(sum(map(len, parts))):
-                self._saver.submit(self._attempt, write_again)
+                self._saver.submit(self._attempt, write_again, full_is_harmless=True)
             else:
                 give_up()
 
         def write_again() -> None:
             try:
                 snapshots.save_parts(self._files, last_id, parts)
-            except LogFullError:
+            except (LogFullError, MemoryError):
                 self._put(give_up)
             else:
                 self._put(finish)
@@ -202,11 +217,8 @@ class Durability:
     def _write(self) -> None:
         sync_at = 0.0  # by the interval_ms policy; 0 when nothing waits for it
         while True:
-            if (
-                sync_at == 0
-                and self._sync_interval_s
-                and self._wal.synced_id < self._wal.committed_id
-            ):
+            is_behind = self._wal.synced_id < self._wal.committed_id
+            if sync_at == 0 and self._sync_interval_s and is_behind:
                 sync_at = self._clock() + self._sync_interval_s
             # A sync that is due runs as soon as no job waits. That is soon: the engine has only
             # one append under way at a time.
@@ -217,18 +229,30 @@ class Durability:
             except queue.Empty:
                 sync_at = 0.0
                 job = self._sync
+            except MemoryError:
+                threading.Event().wait(MEMORY_AGAIN_S)
+                continue
             if job is None:
                 return
             job()
 
+    def _commit(self) -> int:
+        # The batch is written, so it is not refused any more, but committed as soon as can be.
+        while True:
+            try:
+                return self._wal.commit(self._now_us())
+            except MemoryError:
+                threading.Event().wait(MEMORY_AGAIN_S)
+
     def _sync(self) -> None:
-        self._attempt(self._wal.sync)
+        self._attempt(self._wal.sync, full_is_harmless=True)  # then it is due again
 
     def _attempt(self, job: Callable[[], object], *, full_is_harmless: bool = False) -> None:
         """Do a job and report how it failed.
 
         A full disk concerns publishers only if an append met it: after a snapshot or a read
-        that found no room, the next batch may still fit. So does a lack of descriptors.
+        that found no room, the next batch may still fit. So does a lack of descriptors, or of
+        memory: what was done by half is taken back, or finished by a later job.
         """
         try:
             job()
@@ -242,8 +266,14 @@ class Durability:
                 return
             # The state of the files is unknown now, so no later job may rely on it.
             self._report_failure(error.strerror or type(error).__name__)
+        except MemoryError:
+            if not full_is_harmless:
+                self._report(self._lack_memory)
         except Exception as error:  # noqa: BLE001 - a thread that dies silently would leave every publisher waiting
             self._report_failure(type(error).__name__)
+
+    def _lack_memory(self) -> None:
+        self._engine.log_failed(_SCARCE)
 
     def _report_failure(self, reason: str) -> None:
         poisoned = LogPoisonedError("a log job", reason)
@@ -297,7 +327,12 @@ class Durability:
         self._scrubbing = False
 
     def _report(self, call: Callable[[], None]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            return  # the loop is closed: there is nothing left to report to
+        while True:
+            try:
+                self._loop.call_soon_threadsafe(call)
+            except RuntimeError:
+                return  # the loop is closed: there is nothing left to report to
+            except MemoryError:
+                threading.Event().wait(MEMORY_AGAIN_S)  # else the engine would wait for ever
+            else:
+                return

@@ -100,6 +100,7 @@ def recover(
     rejected: list[str] = []
     try:
         snapshot = snapshots.load(files, rejected)
+        is_newest = _is_newest(files, snapshot)
     except OSError as error:
         raise failure_of("reading the snapshots", error) from error
     if snapshot is not None:
@@ -124,7 +125,7 @@ def recover(
     broker.topics.floor_id = wal.first_id
     start = broker.times.judge(now_us, int(config.limits.downtime_max_s * US_PER_S))
     state.recovered(broker, wal.next_id, start.now_us)
-    _check_places(broker, wal, options, is_newest=not rejected)
+    _check_places(broker, wal, is_newest=is_newest)
     _recount(broker, wal)
     if start.step_us:
         broker.times.step(start.step_us, start.now_us)
@@ -159,14 +160,20 @@ def readers_place(broker: Broker) -> int:
     )
 
 
-def _check_places(broker: Broker, wal: Wal, options: WalOptions, *, is_newest: bool) -> None:
-    """Refuse a log without a floor that begins behind what its readers still need.
+def _is_newest(files: Files, snapshot: snapshots.Snapshot | None) -> bool:
+    """Return whether no newer snapshot than this was set aside, by this start or another."""
+    set_aside = snapshots.list_quarantined(files)
+    return max(set_aside, default=0) <= (0 if snapshot is None else snapshot.last_id)
 
-    A version before the floor may have lost its oldest segments, and nothing else tells. Not if
-    retention is forced, and not if the newest snapshot was invalid: an older one knows less of
-    how far its readers had come.
+
+def _check_places(broker: Broker, wal: Wal, *, is_newest: bool) -> None:
+    """Refuse a log that begins behind what its readers still need, unless that was forced.
+
+    Retention waits for them, or writes down in the floor that it did not; so something else
+    took the segments, before there was a floor, or with it. Not if the newest snapshot was
+    invalid: an older one knows less of how far its readers had come.
     """
-    if not wal.recovered.floor_adopted or options.retention_force or not is_newest:
+    if not is_newest or wal.floor.forced_id >= wal.first_id - 1:
         return
     place = readers_place(broker)
     if place < wal.first_id:

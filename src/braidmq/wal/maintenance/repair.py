@@ -13,7 +13,7 @@ Nothing is changed unless the operator accepts the loss. For each damaged segmen
 from itertools import pairwise
 
 from braidmq.base.ids import FIRST_ID
-from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
+from braidmq.wal.disk import LOG_DIR, File, Files, read_all, synced, write_all
 from braidmq.wal.floor import FLOOR_PATH, Floor, write_floor
 from braidmq.wal.format import SEGMENT_MAGIC, Describe, encode_gap, encode_header, encode_record
 from braidmq.wal.index import index_path
@@ -38,7 +38,10 @@ def repair(
     """
     survey = Survey(files, describe, watch)
     report = survey.run()
-    if not accept_loss or (report.is_intact and survey.floor is not None):
+    if not accept_loss:
+        return report
+    if report.is_intact and survey.floor is not None:
+        _give_up_readers(files, survey.floor, report)
         return report
     segments = survey.segments
     first_id = min([segment.first_id for segment in segments] or [survey.known_id + 1])
@@ -54,6 +57,16 @@ def repair(
         watch(done, len(damaged))
         _rewrite(files, segment, report)
     return report
+
+
+def _give_up_readers(files: Files, floor: Floor, report: Report) -> None:
+    """Let readers that stand below the floor of a log without damage go on above it.
+
+    A broker refuses them unless retention was forced: messages that they needed are gone. The
+    log cannot tell where they stand, so this is for whoever accepts the loss.
+    """
+    if floor.forced_id < floor.first_id - 1:
+        _lay_floor(files, floor.first_id, report)
 
 
 def _lay_floor(files: Files, first_id: int, report: Report) -> None:
@@ -127,7 +140,7 @@ class _Rewriting:
             self._write(read_all(source, min(CHUNK_BYTES, end - at), at))
 
     def finish(self) -> None:
-        self._file.fsync()
+        synced(self._file.fsync)
         index = index_path(self._first_id)
         if self._files.exists(index):
             self._files.unlink(index)

@@ -25,7 +25,14 @@ from braidmq.wal.format import (
 )
 from braidmq.wal.index import index_path, open_sealed
 from braidmq.wal.mark import read_mark
-from braidmq.wal.opening import MISSING_ABOVE_FLOOR, Watch, Watching, unwatched
+from braidmq.wal.opening import (
+    ENDS_BELOW_FLOOR,
+    MISSING_ABOVE_FLOOR,
+    NO_SEGMENT,
+    Watch,
+    Watching,
+    unwatched,
+)
 from braidmq.wal.recovery import (
     Ending,
     Walk,
@@ -124,10 +131,14 @@ class Survey:
         first_ids = list_segments(self._files)
         report.segments = len(first_ids)
         self._look_at_floor(first_ids)
+        if not first_ids and self.floor is not None:
+            # It was written after the first segment, so there was one, with this id or none.
+            self.known_id = max(self.known_id, self.floor.first_id)
         start = first_ids[0] if first_ids else self.known_id + 1
         if start > self.due_id:
             is_below = self.floor is None or start > self.snapshot_id + 1
             why = "missing segment" if is_below else MISSING_ABOVE_FLOOR
+            why = why if first_ids else NO_SEGMENT
             self._damage(self.due_id, 0, self.due_id, start - 1, why)
         for first_id, successor in pairwise([*first_ids, 0]):
             before = report.bytes
@@ -135,7 +146,17 @@ class Survey:
             self._watching.passed(report.bytes - before)
         report.first_id = first_ids[0] if first_ids else 0
         report.last_id = self.segments[-1].end_id - 1 if self.segments else 0
+        if self.segments and self.floor is not None:
+            self._look_at_end(self.segments[-1], self.floor)
         return report
+
+    def _look_at_end(self, last: SegmentSurvey, floor: Floor) -> None:
+        # As `Opening` has it: going on would give ids a second time.
+        if last.end_id < floor.first_id:
+            lost = last.end_id, floor.first_id - 1
+            self._damage(last.first_id, 0, *lost, ENDS_BELOW_FLOOR)
+            last.damaged = True
+            last.end_id = floor.first_id
 
     def _damage(
         self, first_id: int, offset: int, first_lost: int, last_lost: int, reason: str
@@ -167,10 +188,9 @@ class Survey:
             )
         # As `Opening` has it: the log must reach back to its floor and to the snapshot, and an
         # empty directory is damage if the mark or a snapshot says that there was a log.
-        due = self.snapshot_id + 1 if first_ids else FIRST_ID
-        self.due_id = due if self.floor is None else self.floor.first_id
-        if first_ids:
-            self.due_id = min(due, self.due_id)
+        self.due_id = self.snapshot_id + 1 if first_ids else FIRST_ID
+        if self.floor is not None:
+            self.due_id = min(self.snapshot_id + 1, self.floor.first_id)
         if self.floor is not None and not is_whole(self._files, self.floor):
             self.report.notes.append(f"{FLOOR_PATH} is torn; the next start writes it anew")
         elif not self._files.exists(FLOOR_PATH) and first_ids:

@@ -2,13 +2,14 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
 
-from braidmq.base.errors import BraidError, LogFullError, LogPoisonedError
+from braidmq.base.errors import BraidError, LogFullError, LogPoisonedError, LogScarceError
 from braidmq.broker import records
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.dispatch import ChannelRead, ReadRequest
@@ -35,6 +36,7 @@ class Reports:
         self.failures: list[BraidError] = []
         self.found: list[tuple[list[tuple[int, bytes]], int, int]] = []
         self.rooms = 0
+        self.floors: list[int] = []
 
     def committed(self, up_to: int) -> None:
         self.committed_ids.append(up_to)
@@ -55,6 +57,9 @@ class Reports:
     def room_made(self) -> None:
         self.rooms += 1
 
+    def retained(self, floor_id: int) -> None:
+        self.floors.append(floor_id)
+
 
 def opened(disk: FakeDisk, fsync: str = "always") -> Wal:
     options = WalOptions(fsync=fsync, segment_bytes=SEGMENT_BYTES)
@@ -69,7 +74,9 @@ async def durability_on(
 ) -> AsyncIterator[tuple[Durability, Reports]]:
     reports = Reports()
     engine = cast("Engine", reports)
-    durability = Durability(opened(disk, fsync), disk, engine, now_us=lambda: 1, **options)
+    durability = Durability(
+        opened(disk, fsync), disk, engine, now_us=lambda: 1, needed_id=0, **options
+    )
     durability.start()
     try:
         yield durability, reports
@@ -197,3 +204,81 @@ async def test_a_snapshot_is_saved() -> None:
 
     assert saved is not None
     assert (1, b"the state") == (saved.last_id, saved.body)
+
+
+def lack_memory(disk: FakeDisk, operation: str, times: int = 1) -> None:
+    """Let the next calls of *operation* find no memory."""
+    left = times
+
+    def lack(name: str, _size: int) -> None:
+        nonlocal left
+        if name == operation and left:
+            left -= 1
+            raise MemoryError
+
+    disk.watch = lack
+
+
+async def test_all_threads_run_from_the_start() -> None:
+    """Later there may be no memory for the stack of another."""
+    before = threading.active_count()
+    async with durability_on(FakeDisk()) as (durability, reports):
+        assert 3 == threading.active_count() - before
+        durability.append([message(b"x")], urgent=False)
+        durability.save(1, [b"state"], needed_id=1)
+        durability.scrub()
+        await until(lambda: reports.floors)
+        assert 3 == threading.active_count() - before
+
+
+async def test_without_memory_a_batch_is_refused_and_the_next_accepted() -> None:
+    """It is a lack that passes: the log is not poisoned."""
+    disk = FakeDisk()
+    async with durability_on(disk) as (durability, reports):
+        lack_memory(disk, "pwrite")
+        durability.append([message(b"x")], urgent=False)
+        durability.append([message(b"y")], urgent=False)
+        await until(lambda: reports.committed_ids)
+
+        assert [LogScarceError] == [type(error) for error in reports.failures]
+        assert [1] == reports.committed_ids
+
+
+async def test_without_memory_snapshots_and_the_scrub_wait() -> None:
+    """No publisher hears of it, and as many snapshots may be kept as before."""
+    disk = FakeDisk()
+    async with durability_on(disk) as (durability, reports):
+        durability.append([message(bytes(SEGMENT_BYTES))], urgent=False)
+        await until(lambda: reports.committed_ids)
+        for last_id in range(3):
+            lack_memory(disk, "pwrite")
+            durability.save(last_id, [b"state"], needed_id=1)
+            await until(lambda last_id=last_id: len(reports.floors) > last_id)  # type: ignore[misc] # its type is plain
+        assert [] == snapshots.list_ids(disk)
+        durability.save(1, [b"state"], needed_id=1)
+        await until(lambda: snapshots.list_ids(disk))
+        lack_memory(disk, "pread")
+        durability.scrub()
+
+    assert [] == reports.failures
+
+
+async def test_without_memory_backlog_is_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request stays, and is answered."""
+    monkeypatch.setattr("braidmq.server.engine.durability.READ_AGAIN_S", 0)
+    broker = Broker(Settings())
+    topic = broker.topics.get("t")
+    assert topic is not None
+    disk = FakeDisk()
+    subscription = broker.subscriptions.new(topic, 1, "client")
+    async with durability_on(disk) as (durability, reports):
+        body = message(b"1")
+        durability.append([body], urgent=False)
+        await until(lambda: reports.committed_ids)
+        topic.last_id = 1
+        lack_memory(disk, "pread", times=3)
+        durability.read(ChannelRead(subscription, broker.settings, 0))
+        await until(lambda: reports.found)
+
+        assert [([(1, body)], 1, 0)] == reports.found
+    assert [] == reports.failures

@@ -14,9 +14,9 @@ from braidmq.server.config.config import Config
 from braidmq.server.engine.recovery import Recovered, readers_place, recover, settings_of
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal import snapshots
-from braidmq.wal.floor import FLOOR_PATH
+from braidmq.wal.floor import FLOOR_PATH, Floor, write_floor
 from braidmq.wal.maintenance.repair import repair
-from braidmq.wal.segment import segment_path
+from braidmq.wal.segment import list_segments, segment_path
 
 NOW_US = 5_000_000
 
@@ -196,8 +196,40 @@ def test_a_reader_behind_the_start_of_a_log_without_a_floor_is_damage() -> None:
 def test_forced_retention_explains_a_reader_behind_the_start() -> None:
     """As does an older snapshot than the one that retention went by."""
     disk, config = without_oldest(force=True)
-    recovered(disk, config)
+    for _ in range(2):
+        recovered(disk, config).wal.close()
     disk, config = without_oldest()
     disk.put("snapshot/99999999999999999999.snap", b"not valid")
 
     assert 1 == len(recovered(disk, config).snapshots_rejected)
+    assert 0 == len(recovered(disk, config).snapshots_rejected)  # the next start knows it too
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first start", "second start"])
+def test_a_reader_below_a_floor_that_was_not_forced_is_damage(again: bool) -> None:
+    """Whenever the floor was written: a refused start adopts none that a later one believes."""
+    disk, config = without_oldest()
+    if again:
+        with pytest.raises(DamagedLogError):
+            recovered(disk, config)
+    else:
+        first_id = min(list_segments(disk))
+        write_floor(disk, Floor(first_id, 0))
+    with pytest.raises(DamagedLogError, match="has not passed it") as caught:
+        recovered(disk, config)
+
+    assert 65 == caught.value.exit_code
+    repair(disk, records.describe, accept_loss=False)
+    with pytest.raises(DamagedLogError):
+        recovered(disk, config)
+    repair(disk, records.describe, accept_loss=True)
+    assert recovered(disk, config).wal.first_id > 1
+
+
+def test_a_floor_that_was_forced_explains_a_reader_below_it() -> None:
+    """Retention wrote down that it did not wait."""
+    disk, config = without_oldest()
+    first_id = min(list_segments(disk))
+    write_floor(disk, Floor(first_id, first_id - 1))
+
+    assert first_id == recovered(disk, config).wal.first_id
