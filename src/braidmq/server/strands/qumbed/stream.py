@@ -17,8 +17,8 @@ from braidmq.server.engine.connection import (
     Connection,
     Limits,
     WaitingReply,
-    rate_refusal,
 )
+from braidmq.server.engine.rates import rate_refusal
 from braidmq.server.strands.qumbed.deliveries import (
     FRAME_PER_BODY,
     PublishReply,
@@ -140,7 +140,10 @@ class QumbedConnection(Connection):
         return self._held is not None
 
     def _held_bytes(self) -> int:
-        return self._session.held_bytes
+        held = self._held
+        if not isinstance(held, messages.Publish):
+            return self._session.held_bytes
+        return self._session.held_bytes + len(held.payload)
 
     def _handle(self, now_us: int) -> None:
         while self.writable and not self._is_done:
@@ -159,6 +162,7 @@ class QumbedConnection(Connection):
 
     def _after_run(self) -> None:
         link = self._link
+        self.vouched_for = link.payer  # an earlier stream's, until this one has shown a key
         held = self._session.held_bytes
         link.unfinished_bytes += held - self._unfinished_bytes
         self._unfinished_bytes = held
@@ -170,9 +174,7 @@ class QumbedConnection(Connection):
         """Stop reading from a peer with too many unfinished frames on all its streams."""
         if self._held is not None:
             # Not the peer's fault: the bytes are those of commands that wait for the broker.
-            if self._reading:  # until the held command can go on
-                self._reading = False
-                self._wire.pause_reading()
+            self.intake.stop()  # until the held command can go on
             return
         text = refusals.by_bound(
             "too much of this connection's frames is unfinished", UNFINISHED_BYTES_MAX, "bytes"
@@ -245,6 +247,7 @@ class QumbedConnection(Connection):
     def _note_authenticated(self, link: Link) -> None:
         if self.principal is None:
             self.principal = link.principal
+        link.payer = self.principal
         link.is_authenticated = True
         self._stream.greeted()
 
