@@ -209,3 +209,20 @@ def test_no_turn_takes_more_than_its_rows() -> None:
 
     rows = 300 * (1 + 4_000 // 256) + 50 * 5 + 50 * 31 + 2 + 100 * (1 + 2_000 // 256)
     assert rows // 200 <= turns <= rows // 50
+
+
+def test_what_queries_have_done_is_taken_turn_by_turn() -> None:
+    """However many there are, and it is what a restart needs."""
+    drive = Drive()
+    done = [(f"q{number}", "s" * 512, "ada", 1, number) for number in range(100)]
+    drive.broker.sinks.restore(None, done)
+    taken = Snapshot(drive.broker, drive.now_us)
+    turns = 1
+    while not taken.go_on(rows_max=30):
+        turns += 1
+    drive.log.snapshots.append((taken.last_id, b"".join(taken.parts())))
+    drive.restart()
+    sinks = drive.broker.sinks
+
+    assert 100 * 3 // 30 <= turns <= 100 * 3 // 30 + 5
+    assert done == [(q, s, *(sinks.last_done(q, s) or ())) for q, s in sinks.queries()]
