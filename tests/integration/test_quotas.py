@@ -258,6 +258,59 @@ async def test_cursors_are_counted_per_principal(tmp_path: Path) -> None:
         high.close()
 
 
+async def test_queries_of_the_sink_are_counted_per_principal(tmp_path: Path) -> None:
+    """The one too many is refused by name; those that are there go on, after a restart too."""
+    quotas = {"sink_queries": 2}
+
+    async def committed(broker: RunningBroker, key: str, query: str, batch: int) -> str:
+        endpoint = Endpoint(broker.endpoint, key)
+        try:
+            await in_thread(endpoint.commit, SinkKey(query, "", batch), [])
+        except BraidError as error:
+            return str(error)
+        finally:
+            endpoint.close()
+        return ""
+
+    async with broker_at(tmp_path, auth=KEYS, quotas=quotas, flight={}) as broker:
+        answers = [await committed(broker, "low-key", query, 1) for query in "abc"]
+        other = await committed(broker, "high-key", "d", 1)
+    async with broker_at(tmp_path, auth=KEYS, quotas=quotas, flight={}) as broker:
+        again = [await committed(broker, "low-key", query, 2) for query in "abc"]
+        used = topics_of(broker).accounts.of("low").used("sink_queries")
+
+    assert ["", ""] == answers[:2] == again[:2]
+    assert refusal("sink_queries", 2, "low") in answers[2]
+    assert answers[2] == again[2]
+    assert ("", 2) == (other, used)
+
+
+async def test_dedup_ids_of_one_principal_make_the_broker_forget_none_of_another(
+    tmp_path: Path,
+) -> None:
+    """Over restarts too; nothing is refused, and the greedy one forgets its own early."""
+    ids = [str(number) for number in range(20)]
+    token = "authToken"
+    async with running(tmp_path) as broker:
+        engine_of(broker).broker.dedup.room = 60
+        async with (
+            vibe.connected(broker, headers=((token, "high-key"),)) as high,
+            vibe.connected(broker, headers=((token, "low-key"),)) as low,
+        ):
+            for dedup_id in ids:
+                await high.publish("mine", b"1", dedupId=dedup_id)
+            for number in range(200):
+                await low.publish(f"low.{number % 4}", b"1", dedupId=f"x{number}")
+            for dedup_id in ids:
+                await high.publish("mine", b"1", dedupId=dedup_id)
+            await low.publish("low.0", b"1", dedupId="x0")
+            counts = [await high.counts("mine"), await low.counts("low.0")]
+        remembered = len(engine_of(broker).broker.dedup)
+
+    assert [(20, 0), (51, 0)] == counts
+    assert 60 == remembered
+
+
 async def test_use_and_limits_are_shown(tmp_path: Path) -> None:
     """One's own, or all of them for an administrator; refusals are a metric by quota."""
     async with running(tmp_path) as broker:
@@ -290,102 +343,6 @@ async def test_dead_letters_are_charged_to_the_owner_of_the_queue(tmp_path: Path
         account = topics_of(broker).accounts.of("low")
 
         assert (ROOM + 1, ROOM + 1) == (account.used("topics"), account.used("queues"))
-
-
-# Frames that are begun and not ended.
-
-UNFINISHED: Final = 60_000
-
-
-@asynccontextmanager
-async def blip_frame(broker: RunningBroker) -> AsyncIterator[Any]:
-    async with blip.connected(broker, key="low-key") as peer:
-        yield peer, blip.publish(7, "low.t", bytes(70_000))
-
-
-@asynccontextmanager
-async def vibe_frame(broker: RunningBroker) -> AsyncIterator[Any]:
-    async with vibe.connected(broker, headers=(("authToken", "low-key"),)) as peer:
-        yield peer, peer.frame(vibe.PUBLISH, "m", "low.t", b"7" * 70_000, {})
-
-
-@asynccontextmanager
-async def qumbed_frame(broker: RunningBroker) -> AsyncIterator[Any]:
-    async with qumbed.connected(broker) as peer:
-        stream = peer.open()
-        await stream.ask(qumbed.publish("low.t", b"1", frame_id="0", key="low-key"))
-        yield stream, qumbed.publish("low.t", bytes(50_000), frame_id="1", key="low-key")
-
-
-every_frame = pytest.mark.parametrize(
-    "begun", [blip_frame, vibe_frame, qumbed_frame], ids=lambda way: way.__name__
-)
-
-
-@every_frame
-async def test_unfinished_frames_of_one_principal_are_bounded(
-    tmp_path: Path, begun: Callable[[RunningBroker], Any]
-) -> None:
-    """The one that exceeds the quota is told so and closed; the first is finished."""
-    async with running(tmp_path) as broker:
-        account = topics_of(broker).accounts.of("low")
-        async with begun(broker) as (one, frame), begun(broker) as (two, _):
-            one.send(frame[:UNFINISHED])
-            await until(lambda: account.used("unfinished_bytes") >= UNFINISHED)
-            two.send(frame[:UNFINISHED])
-            await until(lambda: topics_of(broker).accounts.refused["unfinished_bytes"])
-            kept = account.used("unfinished_bytes")
-            one.send(frame[UNFINISHED:])
-            await until(lambda: account.used("unfinished_bytes") == 0)
-            await until(lambda: topics_of(broker).find("low.t") is not None)
-
-        assert UNFINISHED == kept
-        assert 0 == engine_of(broker).unfinished.bytes
-
-
-@every_frame
-async def test_an_unfinished_frame_without_progress_is_closed(
-    tmp_path: Path, begun: Callable[[RunningBroker], Any]
-) -> None:
-    """What it holds is free again; one that grows may take its time."""
-    clock = FakeClock()
-    async with broker_at(tmp_path, clock, auth=KEYS, qumbed={"auth": "key"}) as broker:
-        unfinished = engine_of(broker).unfinished
-        async with begun(broker) as (peer, frame):
-            peer.send(frame[:UNFINISHED])
-            await until(lambda: unfinished.bytes == UNFINISHED)
-            clock.advance(29)
-            engine_of(broker).tick()
-            in_time = unfinished.bytes
-            clock.advance(2)
-            engine_of(broker).tick()
-
-            assert (UNFINISHED, 0) == (in_time, unfinished.bytes)
-            await until(lambda: not unfinished)
-
-
-async def test_a_refused_frame_is_told_why_on_each_strand(tmp_path: Path) -> None:
-    """NACK 500 without a correlation id; Error SERVER_ERROR on the other two."""
-    text = refusal("unfinished_bytes", 100_000, "low")
-    async with running(tmp_path) as broker:
-        async with blip.connected(broker, key="low-key") as peer:
-            peer.send(blip.publish(7, "low.t", bytes(200_000))[:150_000])
-            await peer.expect(blip.nack(0, 500, f"frame refused: {text}"))
-            await peer.expect_close()
-        async with vibe.connected(broker, headers=(("authToken", "low-key"),)) as vibe_peer:
-            vibe_peer.send(
-                vibe_peer.frame(vibe.PUBLISH, "m", "low.t", bytes(200_000), {})[:150_000]
-            )
-            answer = await vibe_peer.reply("err-1")
-            await vibe_peer.expect_close()
-        async with qumbed.connected(broker) as qumbed_peer:
-            stream = qumbed_peer.open()
-            await stream.ask(qumbed.publish("low.t", b"1", frame_id="0", key="low-key"))
-            frame = qumbed.publish("low.t", bytes(200_000), frame_id="1", key="low-key")
-            error = await stream.ask(frame[:150_000])
-
-    assert ("SERVER_ERROR", text) == (answer.error_code, answer.error_message)
-    assert ("SERVER_ERROR", text) == (error["e"]["code"], error["e"]["message"])
 
 
 # Topics that are gone.

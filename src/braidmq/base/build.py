@@ -24,6 +24,7 @@ HOT_MODULES: Final = (
     "braidmq.wal.format",
     "braidmq.server.engine.connection",
     "braidmq.server.engine.engine",
+    "braidmq.server.engine.rates",
     "braidmq.server.strands.blip",
     "braidmq.server.strands.qumbed.deliveries",
     "braidmq.server.strands.qumbed.link",

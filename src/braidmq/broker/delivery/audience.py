@@ -36,12 +36,15 @@ class _Waiting:
 class Ring:
     """Memory-only messages that wait for subscriptions that stand aside, each held once.
 
-    They are ordered by their arrival, and each subscription takes all from some arrival on.
+    They are ordered by their arrival, and each subscription takes all from some arrival on. So
+    what the ring has once lost stays lost for all of them: one that joins later and still has
+    it cannot bring it back, because others would take it too and be counted twice.
     """
 
     def __init__(self, windows: Windows, rules: Rules) -> None:
         self.held_bytes: int = 0  # as `Windows` counts them
         self._messages: deque[_Waiting] = deque()
+        self._lost_to: int = 0  # the newest arrival that some reader of the ring has lost
         self._windows: Windows = windows
         self._rules: Rules = rules
 
@@ -58,24 +61,29 @@ class Ring:
             or self.held_bytes + size > window_bytes
             or self._windows.lacks_memory(size)
         ):
-            lost += self._drop_oldest()
+            lost += self._lose_oldest()
             window_bytes -= ENTRY_BYTES
         if self._windows.held_bytes > 0 and self._windows.lacks_memory(size):
+            self._lost_to = message.arrival
             return lost + readers
         self._messages.append(_Waiting(message, readers))
         self._count(size + ENTRY_BYTES)
         return lost
 
-    def join(self, waiting: list[Message]) -> None:
-        """Hold what waits for one subscription more: the newest that came to its topic."""
-        known = len(self._messages)
-        first = self._messages[0].message.arrival if known else 0
-        for place in range(self._place_of(waiting[0].arrival), known):
+    def join(self, waiting: list[Message]) -> int:
+        """Hold what waits for one subscription more; return how many of them it loses."""
+        known = {held.message.arrival for held in self._messages}
+        first = self._messages[0].message.arrival if known else waiting[-1].arrival + 1
+        for place in range(self._place_of(waiting[0].arrival), len(known)):
             self._messages[place].readers += 1
+        lost = 0
         for message in reversed(waiting):
-            if known == 0 or message.arrival < first:
+            if self._lost_to < message.arrival < first:
                 self._messages.appendleft(_Waiting(message, 1))
                 self._count(len(message.body) + ENTRY_BYTES)
+            elif message.arrival not in known:
+                lost += 1
+        return lost
 
     def count_from(self, arrival: int) -> int:
         """Return how many messages are held from *arrival* on."""
@@ -101,7 +109,7 @@ class Ring:
         """Drop what has expired at the front; return for how many subscriptions."""
         expired = 0
         while self._messages and self._messages[0].message.is_expired(now_us):
-            expired += self._drop_oldest()
+            expired += self._lose_oldest()
         return expired
 
     def _place_of(self, arrival: int) -> int:
@@ -115,10 +123,15 @@ class Ring:
                 high = middle
         return low
 
-    def _drop_oldest(self) -> int:
+    def _lose_oldest(self) -> int:
+        oldest = self._messages[0]
+        self._lost_to = max(self._lost_to, oldest.message.arrival)
+        self._drop_oldest()
+        return oldest.readers
+
+    def _drop_oldest(self) -> None:
         oldest = self._messages.popleft()
         self._count(-len(oldest.message.body) - ENTRY_BYTES)
-        return oldest.readers
 
     def _count(self, size: int) -> None:
         self.held_bytes += size
@@ -151,10 +164,10 @@ class Audience:
             self.awake.remove(subscription)
         del self.subscriptions[subscription.id]
 
-    def stand_aside(self, subscription: "Subscription", arrival: int) -> None:
+    def stand_aside(self, subscription: "Subscription", arrival: int) -> int:
         """Let publishes pass a subscription by; the caller takes it out of `awake`.
 
-        *arrival* is the number of the newest message.
+        *arrival* is the number of the newest message. Return how many messages it loses.
         """
         position = subscription.position
         volatile = subscription.volatile
@@ -164,14 +177,15 @@ class Audience:
             self.aside_qos0 += 1
         else:
             self.aside_qos1 += 1
-        if volatile:
-            # From here on the ring holds them, for all that have them in common.
-            waiting = list(volatile)
-            volatile.clear()
-            for message in waiting:
-                self._windows.release(subscription, message)
-            position.heard = waiting[0].arrival
-            self._made_ring(subscription.qos).join(waiting)
+        if not volatile:
+            return 0
+        # From here on the ring holds them, for all that have them in common.
+        waiting = list(volatile)
+        volatile.clear()
+        for message in waiting:
+            self._windows.release(subscription, message)
+        position.heard = waiting[0].arrival
+        return self._made_ring(subscription.qos).join(waiting)
 
     def wake(self, subscription: "Subscription") -> list[Message]:
         """Let publishes go to a subscription again; return what its ring holds for it."""

@@ -122,8 +122,9 @@ class Dispatch:
         if topic.followers:
             self.followers.route(message, now_us)
         if topic.queue is not None:
-            self.pushing.arrivals += 1
-            message.arrival = self.pushing.arrivals
+            if topic.audience is None:  # else it has its number, by which a ring knows it
+                self.pushing.arrivals += 1
+                message.arrival = self.pushing.arrivals
             self.queues.route(topic.queue, message, now_us)
 
     def _route_to(self, audience: Audience, message: Message, now_us: int) -> None:

@@ -224,7 +224,8 @@ class Subscriptions:
             if subscription.should_stand_aside():
                 # As far as it knows: no publish tells it any more that there is something.
                 subscription.position.behind = subscription.qos != 0
-                audience.stand_aside(subscription, self.pushing.arrivals)
+                lost = audience.stand_aside(subscription, self.pushing.arrivals)
+                self.settling.stats.dropped.overflow += lost
             else:
                 awake.append(subscription)
         audience.awake = awake

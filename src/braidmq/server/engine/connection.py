@@ -16,12 +16,13 @@ its frames, and replies whose record the log refused into its errors.
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from braidmq.base import refusals
 from braidmq.broker.admission import PublishAdmission
+from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.channels import Peer
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.topics import Message, Topic
+from braidmq.server.engine.rates import TokenBucket
 from braidmq.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ WAITING_REPLIES_MAX: Final = 16_384
 
 TOPICS_REMEMBERED_MAX: Final = 1024
 """Topics whose permission a connection remembers."""
-
-_US_PER_S: Final = 1_000_000
 
 
 class Wire(Protocol):
@@ -67,46 +66,32 @@ class Wire(Protocol):
         """Cancel the handshake timeout; say whether principal *name* may have the place."""
 
 
+@final
+class Intake:
+    """Whether a connection reads from its wire."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.is_open: bool = True
+        self._wire: Wire = wire
+
+    def stop(self) -> None:
+        """Read no more; what the peer sends waits at its own end."""
+        if self.is_open:
+            self.is_open = False
+            self._wire.pause_reading()
+
+    def go_on(self) -> None:
+        """Read again."""
+        self.is_open = True
+        self._wire.resume_reading()
+
+
 class Limits:
     """The bounds of one connection."""
 
     def __init__(self, *, output_buffer_bytes: int, messages_per_s: int) -> None:
         self.output_buffer_bytes: int = output_buffer_bytes
         self.messages_per_s: int = messages_per_s
-
-
-@final
-class TokenBucket:
-    """The rate limit of one connection, or of all streams of one: a message takes a token.
-
-    It is full at the start, so a burst of *rate* messages is allowed; tokens come back at
-    *rate* per second, and no more than *rate* are saved up.
-    """
-
-    def __init__(self, rate: int) -> None:
-        self.rate: int = rate  # tokens per second
-        self._tokens: float = float(rate)
-        self._filled_us: int = 0
-
-    def take(self, now_us: int) -> bool:
-        """Take a token for a message; return whether there was one."""
-        rate = self.rate
-        earned = (now_us - self._filled_us) * rate / _US_PER_S
-        self._tokens = min(float(rate), self._tokens + earned)
-        self._filled_us = now_us
-        if self._tokens < 1.0:
-            return False
-        self._tokens -= 1.0
-        return True
-
-    def missing_us(self) -> int:
-        """Return how long it takes until there is a token, counted from the last `take`."""
-        return int((1.0 - self._tokens) * _US_PER_S / self.rate) + 1
-
-
-def rate_refusal(rate: int) -> str:
-    """Return what a peer above its rate is told, where a strand has a reply for it."""
-    return refusals.by_setting("too many messages", "limits.messages_per_s", rate)
 
 
 class WaitingReply:
@@ -271,7 +256,9 @@ class Connection(Peer):
         self.input_finished: bool = False
         self.known_topic: Topic | None = None  # of the last publish, and others by their names;
         self.known_topics: dict[str, Topic] = {}  # the engine clears both when some are gone
-        self.unfinished_bytes: int = 0  # of its input, as `UnfinishedInput` has counted it
+        self.intake: Intake = Intake(wire)
+        self.is_noted: bool = False  # `UnfinishedInput` counts its input
+        self.vouched_for: Principal | None = None  # who pays for it until `principal` is known
         self._engine: Engine = engine
         self._broker: Broker = engine.broker
         self._admission: PublishAdmission = engine.broker.admission
@@ -282,7 +269,7 @@ class Connection(Peer):
         self._starving: bool = False
         self._waits_in: list[Peer] = []  # the list of a queue that has no room for us
         self._ending: bool = False  # close when everything is answered
-        self._reading: bool = True
+        self._waits: bool = False  # commands wait, and do not stop those after them
         self._will_wake: bool = False  # a timer for the next token runs
         self.room_bytes = limits.output_buffer_bytes
         if limits.messages_per_s:
@@ -315,7 +302,7 @@ class Connection(Peer):
         raise NotImplementedError
 
     def _held_bytes(self) -> int:
-        """Return how much input was taken in and not handled."""
+        """Return how much was taken in and not handled, commands that wait included."""
         raise NotImplementedError
 
     def _lost_framing(self, error: WireError) -> None:
@@ -363,8 +350,8 @@ class Connection(Peer):
         # queue's list now, as the queue may have no room for a long time.
         _leave(self._waits_in, self)
         self._replies.clear()
-        if self.unfinished_bytes:
-            self._engine.unfinished.note(self, 0, 0)
+        if self.is_noted:
+            self._engine.unfinished.forget(self)
         self._broker.detach(self, self._engine.now_us())
         self._engine.end_turn()
 
@@ -396,17 +383,13 @@ class Connection(Peer):
             self.subscribed_id = 0
 
     def refuse_unfinished(self, text: str) -> None:
-        """Tell the peer why its unfinished frame is refused, and disconnect it.
-
-        Not if it is the broker that keeps its input from being handled.
-        """
-        is_held_up = self._is_blocked() or not self.writable or not self._reading
-        if self.closed or self._ending or is_held_up:
+        """Tell the peer why its unfinished frame is refused, and disconnect it."""
+        if self.closed or self._ending:
             return
         self._ending = True  # from here on its input is ignored
         self.output.reply(self.output.frame_refusal(text))
         self.output.flush()
-        self._engine.unfinished.note(self, 0, 0)
+        self._engine.unfinished.forget(self)
         self._after_run()
 
     def wake(self) -> None:
@@ -438,21 +421,24 @@ class Connection(Peer):
 
     def _after_run(self) -> None:
         blocked = self._is_blocked() or not self.writable
-        held = 0 if self._ending else self._held_bytes()
-        if held > UNFINISHED_MIN or self.unfinished_bytes:
+        held_up = blocked or self._waits
+        # Once everything is answered what is left is the beginning of a frame, which goes.
+        held = 0 if self._ending and not held_up else self._held_bytes()
+        if (held > UNFINISHED_MIN or held_up or self.is_noted) and not self.closed:
             counted = held if held > UNFINISHED_MIN else 0
-            refusal = self._engine.unfinished.note(self, counted, self._engine.now_us())
+            unfinished = self._engine.unfinished
+            refusal = unfinished.note(self, counted, self._engine.now_us(), held_up=held_up)
             if refusal:
                 self.refuse_unfinished(refusal)
         # A blocked peer may still send a bounded amount, so that it need not wait for a round
         # trip when it goes on; beyond that TCP's flow control stops it.
         if blocked:
-            if self._reading and self._held_bytes() > READ_AHEAD_BYTES:
-                self._reading = False
-                self._wire.pause_reading()
-        elif not self._reading:
-            self._reading = True
-            self._wire.resume_reading()
+            if held > READ_AHEAD_BYTES:
+                self.intake.stop()
+        elif not self.intake.is_open and not (
+            held_up and self._engine.unfinished.must_wait(self)
+        ):
+            self.intake.go_on()
         if self._ending and not blocked and not self.closed and not self._replies:
             self.closed = True
             self._wire.close()

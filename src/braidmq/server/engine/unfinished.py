@@ -1,13 +1,21 @@
-"""Unfinished input: frames that peers have begun and not ended, and how long they may take.
+"""Unfinished input: what peers have sent and the broker has not handled, and its bounds.
 
-The bytes of such a frame are held until its end arrives, so they are counted: towards the quota
+The bytes of a frame are held until its end arrives, so they are counted: towards the quota
 `unfinished_bytes` of the principal, and over all principals towards half of the memory budget.
-Whoever exceeds either is refused and disconnected. So is a peer whose unfinished frame makes no
-progress: it must send `PROGRESS_BYTES` in each `PROGRESS_US`, or come to the end of the frame.
-Input that waits because the broker cannot handle it yet is counted, and not held against it.
+Whoever exceeds its quota is refused and disconnected; of all principals together, a connection
+of the one that holds the most. So is a peer whose unfinished frame makes no progress: it must
+send `PROGRESS_BYTES` in each `PROGRESS_US`, or come to the end of the frame.
+
+Input that is *held up* waits because the broker cannot handle it yet: a queue is full, or the
+log lags behind. It is counted as well, and not held against its sender: none is disconnected
+for it, and it keeps no other principal from sending. Instead the broker stops reading from
+connections that are held up, once their principal's quota or half of the budget is used up.
+
+    not held up <= half of the budget          else the greediest is refused
+    all of it   <= half, then reading stops    so never above the budget
 """
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, final
 
 from braidmq.base import refusals
 from braidmq.broker.broker import Broker
@@ -21,69 +29,162 @@ PROGRESS_BYTES: Final = 64 * 1024
 """About two kilobytes a second: a slow line is far faster, a silent peer is not."""
 
 
-class _Mark(NamedTuple):
-    """What was unfinished at some moment, and whose quota counts it."""
+@final
+class _Mark:
+    """What was noted of one connection, and whose quota counts it."""
 
-    at_us: int
-    size: int
-    account: Account | None
+    def __init__(self, at_us: int) -> None:
+        self.at_us: int = at_us  # when it last made progress, and how much there was then
+        self.from_size: int = 0
+        self.size: int = 0
+        self.held_up: bool = False
+        self.account: Account | None = None  # None while the peer has not proven who it is
 
 
 class UnfinishedInput:
-    """The unfinished input of all connections that have more than a little of it."""
+    """The unhandled input of all connections that have more than a little, or are held up."""
 
     def __init__(self, broker: Broker) -> None:
         self.bytes: int = 0
+        self.held_up_bytes: int = 0  # of those
         self._accounts = broker.topics.accounts
+        self._budget: int = broker.settings.memory_bytes
         self._bytes_max: int = broker.settings.memory_bytes // 2
         self._marks: dict[Connection, _Mark] = {}
+        # Those that are held up and still read, so that they can be stopped without a search.
+        self._reading: dict[Account | None, set[Connection]] = {}
 
     def __len__(self) -> int:
         return len(self._marks)
 
-    def note(self, connection: "Connection", size: int, now_us: int) -> str:
-        """Note how many bytes of a connection are unfinished; return why they are too many."""
-        before = connection.unfinished_bytes
-        connection.unfinished_bytes = size
-        self.bytes += size - before
+    def note(
+        self, connection: "Connection", size: int, now_us: int, *, held_up: bool = False
+    ) -> str:
+        """Note how many bytes of a connection are unhandled; return why they are too many."""
         mark = self._marks.get(connection)
         if mark is None:
-            principal = connection.principal
-            account = None if principal is None else self._accounts.of(principal.name)
-            mark = _Mark(now_us, size, account)
+            mark = _Mark(now_us)
             self._marks[connection] = mark
-        elif size < before or size >= mark.size + PROGRESS_BYTES:
-            mark = _Mark(now_us, size, mark.account)
-            self._marks[connection] = mark
-        if mark.account is not None:
-            mark.account.add(UNFINISHED_BYTES, size - before)
-        if size == 0:
-            del self._marks[connection]
-        return self._refusal(connection, mark.account) if size > before else ""
-
-    def _refusal(self, connection: "Connection", account: Account | None) -> str:
-        principal = connection.principal
-        if principal is not None and account is not None:
-            limit = principal.quotas.limit(UNFINISHED_BYTES)
-            if account.used(UNFINISHED_BYTES) > limit:
-                self._accounts.refused[UNFINISHED_BYTES] += 1
-                return refusal(UNFINISHED_BYTES, limit, principal.name)
+            connection.is_noted = True
+        grew = size > mark.size
+        # The time in which the peer was held up does not count.
+        if size < mark.size or size >= mark.from_size + PROGRESS_BYTES or mark.held_up:
+            mark.at_us = now_us
+            mark.from_size = size
+        payer = connection.principal or connection.vouched_for
+        account = None if payer is None else self._accounts.of(payer.name)
+        # The first input of a peer may come before the broker knows who it is.
+        is_known_now = account is not mark.account
+        self._count(mark, -1)
+        self._stop_following(connection, mark)
+        mark.size, mark.held_up, mark.account = size, held_up, account
+        self._count(mark, 1)
+        is_over = False
+        if account is not None and payer is not None:
+            limit = payer.quotas.limit(UNFINISHED_BYTES)
+            is_over = account.used(UNFINISHED_BYTES) > limit
+            if is_over:
+                self._stop_reading(account)
+                if not held_up and (grew or is_known_now):
+                    self._accounts.refused[UNFINISHED_BYTES] += 1
+                    return refusal(UNFINISHED_BYTES, limit, payer.name)
         if self.bytes > self._bytes_max:
-            return (
-                f"the broker holds {self._bytes_max} bytes of unfinished frames, half of "
-                f"limits.max_memory_bytes; {refusals.OPERATOR}"
-            )
+            is_over = True
+            for others in list(self._reading):
+                self._stop_reading(others)
+        if held_up:
+            if is_over:
+                connection.intake.stop()
+            else:
+                self._reading.setdefault(account, set()).add(connection)
+        elif size == 0:
+            del self._marks[connection]
+            connection.is_noted = False
+        elif grew:
+            return self._shared_refusal(connection)
         return ""
+
+    def must_wait(self, connection: "Connection") -> bool:
+        """Say whether a connection that is held up may not read on yet."""
+        payer = connection.principal or connection.vouched_for
+        if payer is not None:
+            used = self._accounts.of(payer.name).used(UNFINISHED_BYTES)
+            if used > payer.quotas.limit(UNFINISHED_BYTES):
+                return True
+        return self.bytes > self._bytes_max
+
+    def forget(self, connection: "Connection") -> None:
+        """Count nothing of a connection any more: its input is gone."""
+        mark = self._marks.pop(connection, None)
+        if mark is not None:
+            self._count(mark, -1)
+            self._stop_following(connection, mark)
+            connection.is_noted = False
 
     def refuse_overdue(self, now_us: int) -> None:
         """Refuse the peers whose unfinished frames make no progress."""
         overdue = [
             connection
             for connection, mark in self._marks.items()
-            if mark.at_us + PROGRESS_US <= now_us
+            if mark.at_us + PROGRESS_US <= now_us and not _is_held_up(connection, mark)
         ]
         for connection in overdue:
             connection.refuse_unfinished(
                 f"an unfinished frame must grow by {PROGRESS_BYTES} bytes in "
                 f"{PROGRESS_US // 1_000_000} s; send it again"
             )
+
+    def _shared_refusal(self, connection: "Connection") -> str:
+        """Refuse connections until what is not held up fits; return why, if it is this one."""
+        what = f"the unfinished frames of all peers have more than {self._bytes_max} bytes"
+        text = refusals.by_setting(what, "limits.max_memory_bytes", self._budget)
+        while (
+            self.bytes - self.held_up_bytes > self._bytes_max or self.bytes > self._budget
+        ) and connection in self._marks:
+            greediest = self._greediest()
+            if greediest is connection:
+                return text
+            greediest.refuse_unfinished(text)
+            self.forget(greediest)
+        return ""
+
+    def _greediest(self) -> "Connection":
+        """Return the largest that is not held up, of the principal that holds the most."""
+        found: Connection | None = None
+        most = (-1, -1)
+        strangers = sum(mark.size for mark in self._marks.values() if mark.account is None)
+        for connection, mark in self._marks.items():
+            if not _is_held_up(connection, mark):
+                account = mark.account
+                all_of_it = strangers if account is None else account.used(UNFINISHED_BYTES)
+                if (all_of_it, mark.size) > most:
+                    most = (all_of_it, mark.size)
+                    found = connection
+        assert found is not None  # whoever asks is not held up
+        return found
+
+    def _count(self, mark: _Mark, sign: int) -> None:
+        size = sign * mark.size
+        self.bytes += size
+        if mark.held_up:
+            self.held_up_bytes += size
+        if mark.account is not None and size:
+            mark.account.add(UNFINISHED_BYTES, size)
+
+    def _stop_reading(self, account: Account | None) -> None:
+        """Stop reading from all connections of a principal that are held up."""
+        for connection in self._reading.pop(account, ()):
+            connection.intake.stop()
+
+    def _stop_following(self, connection: "Connection", mark: _Mark) -> None:
+        if mark.held_up:
+            reading = self._reading.get(mark.account)
+            if reading is not None:
+                reading.discard(connection)
+                if not reading:
+                    del self._reading[mark.account]
+
+
+def _is_held_up(connection: "Connection", mark: _Mark) -> bool:
+    # What it does not read of its output may hold it up from one moment to the next.
+    return mark.held_up or not connection.writable

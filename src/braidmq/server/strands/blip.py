@@ -23,10 +23,10 @@ from braidmq.server.engine.connection import (
     Connection,
     Limits,
     Output,
-    TokenBucket,
     WaitingReply,
     Wire,
 )
+from braidmq.server.engine.rates import TokenBucket
 from braidmq.wire.blip import frames, messages, session
 from braidmq.wire.errors import WireError
 
@@ -173,7 +173,10 @@ class BlipConnection(Connection):
         return self._held is not None
 
     def _held_bytes(self) -> int:
-        return self._session.held_bytes
+        held = self._held
+        if held is None or held.kind != frames.PUBLISH:
+            return self._session.held_bytes
+        return self._session.held_bytes + len(self._session.publish.body)
 
     def _execute(self, command: session.Command, now_us: int) -> bool:
         kind = command.kind

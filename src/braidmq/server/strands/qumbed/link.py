@@ -12,7 +12,8 @@ from braidmq.base.limits import MIB
 from braidmq.broker.authorize import Principal
 from braidmq.broker.quotas import Quotas
 from braidmq.broker.schemas import Schemas
-from braidmq.server.engine.connection import Connection, TokenBucket, Wire
+from braidmq.server.engine.connection import Connection, Wire
+from braidmq.server.engine.rates import TokenBucket
 from braidmq.server.strands.qumbed.gateway import GatewayKey
 
 UNFINISHED_BYTES_MAX: Final = 8 * (MIB + 4)
@@ -83,6 +84,7 @@ class Link:
         left: Callable[[Connection], None],
     ) -> None:
         self.principal: Principal | None = principal  # None: each stream sends a key
+        self.payer: Principal | None = principal  # of the newest stream that has shown one
         self.left: Callable[[Connection], None] = left  # called when a stream has ended
         self.is_authenticated: bool = principal is not None
         self.token: str = secrets.token_hex(TOKEN_BYTES)  # unique to this connection

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from braidmq.base import refusals
 from braidmq.broker import admission
-from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, authorize
+from braidmq.broker.authorize import LIST_QUEUES, PUBLISH, SUBSCRIBE, Principal, authorize
 from braidmq.broker.schemas import SCHEMA_INVALID, SCHEMA_UNKNOWN, SEALED
 from braidmq.broker.topics import Topic
 from braidmq.server.engine.connection import (
@@ -17,8 +17,8 @@ from braidmq.server.engine.connection import (
     Connection,
     Limits,
     WaitingReply,
-    rate_refusal,
 )
+from braidmq.server.engine.rates import rate_refusal
 from braidmq.server.strands.qumbed.deliveries import (
     FRAME_PER_BODY,
     PublishReply,
@@ -77,8 +77,7 @@ class QumbedConnection(Connection):
         self.room_bytes = options.window_bytes // FRAME_PER_BODY
         owner = None if options.asks_for_key else link.principal
         if owner is not None and self._stream.greeted(owner.name):
-            self.principal = owner
-            link.is_authenticated = True
+            self._note_authenticated(owner)
 
     @property
     def is_authenticated(self) -> bool:
@@ -145,7 +144,10 @@ class QumbedConnection(Connection):
         return self._held is not None
 
     def _held_bytes(self) -> int:
-        return self._session.held_bytes
+        held = self._held
+        if not isinstance(held, messages.Publish):
+            return self._session.held_bytes
+        return self._session.held_bytes + len(held.payload)
 
     def _handle(self, now_us: int) -> None:
         while self.writable and not self._is_done:
@@ -164,6 +166,7 @@ class QumbedConnection(Connection):
 
     def _after_run(self) -> None:
         link = self._link
+        self.vouched_for = link.payer  # an earlier stream's, until this one has shown a key
         held = self._session.held_bytes
         link.unfinished_bytes += held - self._unfinished_bytes
         self._unfinished_bytes = held
@@ -175,9 +178,7 @@ class QumbedConnection(Connection):
         """Stop reading from a peer with too many unfinished frames on all its streams."""
         if self._held is not None:
             # Not the peer's fault: the bytes are those of commands that wait for the broker.
-            if self._reading:  # until the held command can go on
-                self._reading = False
-                self._wire.pause_reading()
+            self.intake.stop()  # until the held command can go on
             return
         text = refusals.by_bound(
             "too much of this connection's frames is unfinished", UNFINISHED_BYTES_MAX, "bytes"
@@ -231,13 +232,11 @@ class QumbedConnection(Connection):
 
     def _authenticate(self, command: messages.Frame) -> bool:
         """Authenticate the peer, or answer and close the connection."""
-        link = self._link
-        principal = link.principal
+        principal = self._link.principal
         if self._options.asks_for_key:
             principal = self._engine.find_principal(command.key) if command.key else None
         if principal is not None and self._stream.greeted(principal.name):
-            self.principal = principal
-            link.is_authenticated = True
+            self._note_authenticated(principal)
             return True
         if principal is None:
             self._engine.authentication_failures["qumbed"] += 1
@@ -251,6 +250,10 @@ class QumbedConnection(Connection):
         self.closed = True
         self._stream.drain_connection(code, reason)
         return False
+
+    def _note_authenticated(self, principal: Principal) -> None:
+        self.principal = self._link.payer = principal
+        self._link.is_authenticated = True
 
     # Publishing.
 

@@ -22,8 +22,8 @@ from braidmq.server.engine.connection import (
     Limits,
     WaitingReply,
     Wire,
-    rate_refusal,
 )
+from braidmq.server.engine.rates import rate_refusal
 from braidmq.server.strands.vibe.deliveries import (
     Outstanding,
     VibeOutput,
@@ -93,6 +93,7 @@ class VibeConnection(Connection):
         """Give back what the peer held: its connection is lost."""
         self._held = None
         self._blocked.clear()
+        self._blocked_bytes = 0
         self._outstanding.clear()
         super().lost()
 
@@ -125,7 +126,12 @@ class VibeConnection(Connection):
         return self._held is not None or self._gate.asking or self._will_wake
 
     def _held_bytes(self) -> int:
-        return self.session.held_bytes
+        held = self.session.held_bytes + self._blocked_bytes
+        return held if self._held is None else held + _size_of(self._held)
+
+    def _after_run(self) -> None:
+        self._waits = len(self._blocked) > 0
+        super()._after_run()
 
     def _handle(self, now_us: int) -> None:
         if self._blocked:
@@ -201,6 +207,7 @@ class VibeConnection(Connection):
             self._queues.leave(command.queue, now_us)
         elif kind == messages.DISCONNECT and self._may_overtake():
             self._blocked.clear()  # none is accepted yet, and a Disconnect does not wait
+            self._blocked_bytes = 0
             self._queues.return_everything(now_us)
             self.end()
             return True
@@ -241,6 +248,7 @@ class VibeConnection(Connection):
                 return
             if self._is_done:
                 blocked.clear()  # what the peer sent after a Disconnect is ignored
+                self._blocked_bytes = 0
 
     def _execute_in_turn(self, request: session.Request, now_us: int) -> bool:
         kind = request.kind
