@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -213,12 +214,17 @@ def shell(block: Block, broker: Broker, directory: Path) -> subprocess.Popen[str
 
 
 def until_subscribed(broker: Broker, reader: subprocess.Popen[str]) -> None:
-    command = [*BRAIDMQ, "topics", "--url", broker.http_url()]
+    key = {"Authorization": "Bearer dev-key"}
+    request = urllib.request.Request(
+        f"http://{broker.addresses['http']}/api/topics", headers=key
+    )
     while True:
         assert reader.poll() is None, reader.communicate()
-        rows = subprocess.check_output(command, text=True).splitlines()[1:]
-        if any(int(row.split("\t")[3]) for row in rows):
+        with urllib.request.urlopen(request) as answer:  # noqa: S310 - of our own broker
+            topics = json.load(answer)["topics"]
+        if any(topic["subscriptions"] for topic in topics):
             return
+        time.sleep(0.01)  # another process subscribes
 
 
 @pytest.mark.slow
