@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from tests.integration.blip.peer import PATIENCE_S, Peer, until
 
-COMMAND: Final = (sys.executable, "-c", "from braidmq.cli.main import run; run()", "serve")
+_RUN: Final = "from braidmq.cli.main import run; run()"
+COMMAND: Final = (sys.executable, "-c", _RUN, "serve")
 
 
 class Served:
@@ -101,15 +102,17 @@ async def served(
     dev: bool = True,
     environment: dict[str, str] | None = None,
     ulimit: str = "",
+    prelude: str = "",
 ) -> AsyncIterator[Served]:
     """Run a broker in *directory* on free ports; kill it at the end if it still runs.
 
     *ulimit* are words for the shell's command of that name: `-n 500` bounds its open files.
+    *prelude* is Python that its process runs before the program.
     """
     directory.mkdir(exist_ok=True)  # noqa: ASYNC240 - nothing else runs meanwhile
     (directory / "braidmq.toml").write_text(config)
     command = [
-        *COMMAND,
+        *(sys.executable, "-c", prelude + _RUN, "serve"),
         *(["--dev"] if dev else []),
         *("--config", str(directory / "braidmq.toml")),
         *("--data-dir", str(directory / "data")),

@@ -233,3 +233,50 @@ def test_a_floor_that_was_forced_explains_a_reader_below_it() -> None:
     write_floor(disk, Floor(first_id, first_id - 1))
 
     assert first_id == recovered(disk, config).wal.first_id
+
+
+def of_many_files() -> tuple[FakeDisk, Config, list[tuple[int, bytes]]]:
+    """Return a log with files of every kind, and what is to be read from it."""
+    config = Config()
+    wal = config.wal.model_copy(update={"segment_bytes": 4096})
+    config = config.model_copy(update={"wal": wal})
+    disk = FakeDisk()
+    found = recovered(disk, config)
+    subscribe(found.broker, "t")
+    for number in range(60):
+        publish(found.broker, "t", b"%d" % number + bytes(200))
+        write(found)
+        if number in {20, 40}:
+            snapshots.save(disk, *state.snapshot(found.broker, NOW_US))
+    found.wal.close()
+    return disk, config, everything(found)
+
+
+def everything(found: Recovered) -> list[tuple[int, bytes]]:
+    last_id = found.wal.committed_id
+    return found.wal.read(0, topic=b"t", up_to=last_id, count_max=1000, bytes_max=10**6).records
+
+
+def test_a_broker_never_starts_without_what_its_files_held() -> None:
+    """Each file missing, empty, or exchanged: refused, or all of it is there."""
+    whole, config, expected = of_many_files()
+    assert 60 == len(expected)
+    outcomes = set()
+    paths = whole.paths()
+    for path in paths:
+        same = [one for one in paths if one.rpartition(".")[2] == path.rpartition(".")[2]]
+        for content in (None, b"", *(whole.content(one) for one in same if one != path)):
+            disk = whole.kill()
+            if content is None:
+                disk.remove(path)
+            else:
+                disk.put(path, content)
+            try:
+                again = recovered(disk, config)
+                assert (path, expected) == (path, everything(again))
+                assert 1 == len(again.broker.subscriptions.by_id)
+                outcomes.add("whole")
+            except DamagedLogError:
+                outcomes.add("refused")
+
+    assert {"whole", "refused"} == outcomes
