@@ -85,7 +85,7 @@ class EagerLog(InlineLog):
         self._soon()
 
     def save(
-        self, last_id: int, parts: list[bytes], needed_id: int, *, wall_ahead_us: int
+        self, last_id: int, parts: list[bytes], needed_id: int, *, wall_ahead_us: int = 0
     ) -> None:
         """Save a snapshot."""
         super().save(last_id, parts, needed_id, wall_ahead_us=wall_ahead_us)
