@@ -2,6 +2,9 @@
 
 from typing import Final, final
 
+CLOCK_KIND: Final = 16
+"""The type of the record behind which timestamps may be lower than before it."""
+
 GAP_KIND: Final = 127
 """The type of the record that a repair of the log writes in the place of lost ids."""
 

@@ -13,22 +13,23 @@ rules keep its view consistent:
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import ENOMEM
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from braidmq.base.errors import ConfigError, DamagedLogError, LogReadError, LogScarceError
 from braidmq.base.ids import FIRST_ID
 from braidmq.columnar.loss import RETAINED, Losses
 from braidmq.columnar.segments.held import HeldSegments
 from braidmq.columnar.segments.segments import Segment
-from braidmq.wal.disk import LOG_DIR, SCARCE_ERRNOS, Disk
+from braidmq.wal.disk import LOG_DIR, SCARCE_ERRNOS, Disk, read_all
 from braidmq.wal.format import HEADER_BYTES
+from braidmq.wal.index import read_trailer
 from braidmq.wal.mark import MARK_PATH, known_mark
+from braidmq.wal.recovery import judge_header
 from braidmq.wal.segment import damage, list_segments, segment_path
+from braidmq.wal.tables import Trailer
 
 MARK_READS_MAX: Final = 16
 """A mark that is read while it is being written may look torn: try again this often."""
@@ -161,6 +162,34 @@ class DurableView:
         found = None if held is None else held.take(first_id, last_id)
         return found or Segment(self.root, first_id, last_id, sealed=True)
 
+    def has_order(self, first_id: int) -> bool:
+        """Tell whether timestamps surely do not decrease in a segment.
+
+        It reads the end of the index only. The segment that grows has none yet, and a gap may
+        stand for a step of the clock.
+
+        Raises:
+            DamagedLogError: The segment is damaged, or missing although an older one exists.
+            LogScarceError: There is no descriptor or memory for it now; try again.
+        """
+        following = bisect_right(self._first_ids, first_id)
+        if following == len(self._first_ids):
+            return False
+        with typed_scarcity(segment_path(first_id)), suppress(FileNotFoundError):
+            found = self._trailer(first_id)
+            if found is not None and found.last_id == self._first_ids[following] - 1:
+                return not (found.has_steps or found.gap_count)
+        segment = self.open(first_id)  # whose index is rebuilt then, in memory
+        return segment is None or not (segment.index.has_steps or segment.index.gap_count)
+
+    def _trailer(self, first_id: int) -> Trailer | None:
+        file = self._disk.open(segment_path(first_id), write=False, create=False)
+        header, _ = judge_header(read_all(file, HEADER_BYTES, 0), first_id)
+        if header is None:
+            return None
+        found = read_trailer(self._disk, first_id, header.created_us, file.size())
+        return None if found is None else found[1]
+
     def segments(
         self, start: int, end: int, losses: Losses, *, hold: bool = False
     ) -> Iterator[Segment]:
@@ -193,56 +222,6 @@ class DurableView:
 def view_of(log: Path | str | DurableView) -> DurableView:
     """Return a new view of a data directory, or the given view itself."""
     return log if isinstance(log, DurableView) else DurableView(log)
-
-
-def offset_at(view: DurableView, moment_us: int) -> int:
-    """Return the id of the first durable message that was accepted at *moment_us* or later.
-
-    If there is none, it is the id after the last durable one. Timestamps never decrease along
-    the log, so a binary search over the segments finds the one in which the moment lies.
-
-    Raises:
-        DamagedLogError: The log is damaged.
-    """
-    first_ids = view.first_ids(0, view.latest)
-    low, high = 0, len(first_ids)  # every segment from `high` on starts at the moment or later
-    while low < high:
-        middle = (low + high) // 2
-        begins_us = _first_time(view, first_ids, middle)
-        if begins_us is None or begins_us >= moment_us:
-            high = middle
-        else:
-            low = middle + 1
-    # All segments before `low` start before the moment, so it can only lie in the last of them.
-    if low:
-        segment = view.open(first_ids[low - 1])
-        found = None if segment is None else _first_since(segment, moment_us)
-        if found is not None:
-            return found[0]
-    return first_ids[low] if low < len(first_ids) else view.latest
-
-
-def _first_time(view: DurableView, first_ids: list[int], number: int) -> int | None:
-    """Return when the first message of a segment, or of a later one, was accepted."""
-    for first_id in first_ids[number:]:
-        segment = view.open(first_id)
-        if segment is None:
-            return 0  # retention deleted it meanwhile, so it was older than all the others
-        found = _first_since(segment, 0)
-        if found is not None:
-            return found[1]
-    return None
-
-
-def _first_since(segment: Segment, moment_us: int) -> tuple[int, int] | None:
-    """Return id and time of the first message of a segment at or after a moment."""
-    for first, last in segment.windows(segment.first_id, segment.last_id + 1):
-        rows = segment.rows[first:last]
-        later = (rows["topic"] != 0) & (rows["timestamp_us"] >= np.uint64(max(moment_us, 0)))
-        if later.any():
-            row = rows[int(np.argmax(later))]
-            return int(row["id"]), int(row["timestamp_us"])
-    return None
 
 
 def topic_names(path: Path | str, start: int, end: int) -> tuple[set[str], int]:
