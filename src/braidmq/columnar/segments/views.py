@@ -1,6 +1,6 @@
 """The durable log at one moment: its segments, and the last id that is durable.
 
-A reader shares no lock with the broker, which may append, rotate and delete meanwhile. Three
+A reader shares no lock with the broker, which may append, rotate and delete meanwhile. Four
 rules keep its view consistent:
 
 1. The durable mark is read before the directory is listed. All that the mark covers is then in
@@ -9,6 +9,9 @@ rules keep its view consistent:
    mark, which is itself never synced, is older.
 3. A segment that cannot be opened is looked up in a new listing before it counts as damaged:
    retention may have deleted it, or a rotation was under way.
+4. The floor is read after each listing. It rises before a segment is deleted, so a segment that
+   is missing from the floor on was there no more, and retention has not taken it. A log of a
+   version without a floor has none, and says nothing of its oldest segments.
 """
 
 from bisect import bisect_right
@@ -24,15 +27,17 @@ from braidmq.columnar.loss import RETAINED, Losses
 from braidmq.columnar.segments.held import HeldSegments
 from braidmq.columnar.segments.segments import Segment
 from braidmq.wal.disk import LOG_DIR, SCARCE_ERRNOS, Disk, read_all
+from braidmq.wal.floor import Floor, read_floor
 from braidmq.wal.format import HEADER_BYTES
 from braidmq.wal.index import read_trailer
 from braidmq.wal.mark import MARK_PATH, known_mark
+from braidmq.wal.opening import MISSING_ABOVE_FLOOR
 from braidmq.wal.recovery import judge_header
 from braidmq.wal.segment import damage, list_segments, segment_path
 from braidmq.wal.tables import Trailer
 
 MARK_READS_MAX: Final = 16
-"""A mark that is read while it is being written may look torn: try again this often."""
+"""A mark or a floor that is read while it is being written may look torn: try this often."""
 
 
 @contextmanager
@@ -58,7 +63,8 @@ class DurableView:
 
     Raises:
         ConfigError: There is no log.
-        DamagedLogError: There is a durable mark, but no segment.
+        DamagedLogError: There is a durable mark, but no segment, or a segment is missing that
+            retention did not delete.
         LogReadError: There are records, and no valid mark says which of them are durable.
         LogScarceError: There is no descriptor or memory for it now; try again.
     """
@@ -73,7 +79,7 @@ class DurableView:
             raise ConfigError("path", f"{problem}; {fix}")
         with typed_scarcity(LOG_DIR):
             mark = self._read_mark()
-            self._first_ids = list_segments(self._disk)
+            self._first_ids = self._listed()
         if not self._first_ids and mark:
             raise damage(FIRST_ID, (FIRST_ID, mark), "no segment is there")
         if mark is None and self._first_ids and self._has_records(self._first_ids[-1]):
@@ -84,6 +90,29 @@ class DurableView:
         self.durable_id = max(mark or 0, self._first_ids[-1] - 1 if self._first_ids else 0)
         if held is not None:
             held.begin_read(self._first_ids)
+
+    def _listed(self) -> list[int]:
+        """Return the first ids of the segments, none of which is missing: rule 4 above."""
+        first_ids = list_segments(self._disk)
+        floor = self._read_floor()
+        if floor is None:
+            return first_ids
+        if not first_ids:  # a new log gets its floor right after its first segment
+            first_ids = list_segments(self._disk)
+        if not first_ids:
+            raise damage(
+                floor.first_id, (floor.first_id, floor.first_id), "no segment is there"
+            )
+        if first_ids[0] > floor.first_id:
+            lost = floor.first_id, first_ids[0] - 1
+            raise damage(floor.first_id, lost, MISSING_ABOVE_FLOOR)
+        return first_ids
+
+    def _read_floor(self) -> Floor | None:
+        for _ in range(MARK_READS_MAX - 1):
+            with suppress(DamagedLogError):
+                return read_floor(self._disk)
+        return read_floor(self._disk)
 
     def _read_mark(self) -> int | None:
         for _ in range(MARK_READS_MAX):
@@ -132,7 +161,7 @@ class DurableView:
             except (FileNotFoundError, DamagedLogError) as error:
                 # A listing that was made during a rotation may take the segment for sealed, or
                 # for the last one, when it no longer is. Decide by a new listing.
-                self._first_ids = list_segments(self._disk)
+                self._first_ids = self._listed()
                 if self._first_ids and self._first_ids[0] > first_id:
                     return None
                 if self._first_ids != seen:
