@@ -82,6 +82,12 @@ class Snapshot:
         self._at: int = 0
         self._sections: list[_Section] = [_Section(name) for name in _SECTIONS]
 
+    @property
+    def wall_ahead_us(self) -> int:
+        """How far the system's clock was ahead when it was begun."""
+        ahead_us: int = self._rest["wall_ahead_us"]
+        return ahead_us
+
     def go_on(self, rows_max: int = ROWS_MAX) -> bool:
         """Take the rows of one turn, about *rows_max*; say whether it is complete."""
         self.covered_id = self._broker.full_barrier()

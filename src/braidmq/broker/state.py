@@ -49,6 +49,7 @@ def restore(broker: Broker, data: bytes) -> None:
     assert state["version"] in _VERSIONS_READ
     broker.times.newest_us = state["now_us"]
     broker.times.wall_ahead_us = state.get("wall_ahead_us", 0)
+    broker.times.kept_ahead_us = broker.times.wall_ahead_us
     broker.times.restore([(at, by_us) for at, by_us in state.get("steps", [])])
     broker.topics.ended_id = state.get("ended_id", 0)
     accounts = [_restore_account(broker, row) for row in state.get("accounts", [])]

@@ -370,9 +370,11 @@ class Daemon:
         was_stepped = self._clock.is_stepped
         self._clock.look()
         engine.broker.times.wall_ahead_us = self._clock.wall_ahead_us
-        if self._clock.is_stepped != was_stepped:
-            # The next start must know of it, even if this process is killed.
+        if not engine.broker.times.is_ahead_kept:
+            # The next start must know of it, even if this process is killed. Ask until one is
+            # kept that says so: this one may be refused, or one from before be under way.
             engine.take_snapshot()
+        if self._clock.is_stepped != was_stepped:
             said = (
                 "the system's clock was set" if self._clock.is_stepped else "the clocks agree"
             )

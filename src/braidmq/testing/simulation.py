@@ -128,7 +128,14 @@ class InlineLog:
 
         self.reads.append(job)
 
-    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
+    def save(
+        self,
+        last_id: int,
+        parts: list[bytes],
+        needed_id: int,
+        *,
+        wall_ahead_us: int = 0,  # noqa: ARG002 - no clock is set wrong here
+    ) -> None:
         """Write a snapshot, then delete the segments that are no longer needed."""
 
         def job() -> None:

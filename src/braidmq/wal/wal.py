@@ -79,7 +79,7 @@ class Wal:
         self._mark = DurableMark(files)
         self._reserve = Reserve(files, options.segment_bytes)
         self._reader = Reader(files, describe)
-        self._scrubber = Scrubber(self._reader)
+        self._scrubber = Scrubber(self._reader, files.exists, lambda: self._view)
         self._browser = Browser(self._reader)
         self._counter = RowCounter(self._reader)
         self.stats = WalStats()
@@ -444,6 +444,7 @@ class Wal:
                 # Retention replaces the view before it removes a file. If the view starts
                 # where it did, something else took the segment.
                 if view.first_id == self._view.first_id:
+                    self._scrubber.check_there(*view.sealed)
                     lost = view.first_id, view.committed_id
                     raise damage(view.first_id, lost, f"missing segment: {error}") from error
 
@@ -453,7 +454,7 @@ class Wal:
         Returns how many bytes were verified; 0 if no segment is sealed.
 
         Raises:
-            DamagedLogError: A sealed segment is damaged.
+            DamagedLogError: A sealed segment is damaged, or a segment is missing.
         """
         with reading(LOG_DIR):
             return self._scrubber.scrub(self._view, bytes_max)
@@ -462,14 +463,10 @@ class Wal:
         """Verify all of a sealed segment; do nothing if retention has deleted it.
 
         Raises:
-            DamagedLogError: It is damaged.
+            DamagedLogError: It is damaged, or missing.
         """
-        try:
-            with reading(segment.path):
-                self._scrubber.verify(self._view, segment)
-        except FileNotFoundError:
-            if segment.first_id >= self._view.first_id:
-                raise
+        with reading(segment.path):
+            self._scrubber.verify(self._view, segment)
 
     def segments(self) -> list[SegmentInfo]:
         """Return all segments in order; the last is the active one."""

@@ -92,7 +92,7 @@ class OffsetsAnswer(Message, frozen=True):
 
 
 class OffsetAtRequest(Request, frozen=True):
-    """The id of the first message that was accepted at a time or later."""
+    """The id of the first message since a time, or behind the last one before it."""
 
     time_us: Whole
 
@@ -261,6 +261,7 @@ class AbortRequest(Request, frozen=True):
 ACTIONS: Final[dict[str, type[Request]]] = {
     "offsets": OffsetsRequest,
     "offset_at": OffsetAtRequest,
+    "offset_behind": OffsetAtRequest,
     "topics": TopicsRequest,
     "topic_counts": TopicCountsRequest,
     "cut": CutRequest,

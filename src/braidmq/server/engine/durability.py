@@ -113,7 +113,9 @@ class Durability:
         if not self._closing:
             self._reader.submit(self._count, wanted)
 
-    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
+    def save(
+        self, last_id: int, parts: list[bytes], needed_id: int, *, wall_ahead_us: int = 0
+    ) -> None:
         """Keep a snapshot, then delete the segments that are no longer needed."""
         # On a thread of its own: writing and syncing a large file takes a while, and commits
         # must not wait for it.
@@ -157,6 +159,7 @@ class Durability:
 
         def finish() -> None:
             self._keeper.kept(needed_id)
+            self._report(lambda: self._engine.snapshot_kept(wall_ahead_us))
             give_up()
 
         def give_up() -> None:

@@ -44,8 +44,13 @@ class Log(Protocol):
     def read(self, request: ReadRequest) -> None:
         """Read backlog; then `backlog_read` or `log_failed` is called."""
 
-    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
-        """Keep a snapshot, all of which is committed, then delete what is no longer needed."""
+    def save(
+        self, last_id: int, parts: list[bytes], needed_id: int, *, wall_ahead_us: int
+    ) -> None:
+        """Keep a snapshot, all of which is committed, then delete what is no longer needed.
+
+        Once it is kept, and only then, `snapshot_kept` is called.
+        """
 
     def count(self, wanted: list[Recount]) -> None:
         """Count messages again; then `recounted` or `log_failed` is called."""
@@ -287,6 +292,10 @@ class Engine:
         self._snapshot = Snapshot(self.broker, self.now_us())
         self.go_on_with_snapshot()
 
+    def snapshot_kept(self, wall_ahead_us: int) -> None:
+        """Note what a start would now find in the newest snapshot."""
+        self.broker.times.kept_ahead_us = wall_ahead_us
+
     def take_last_snapshot(self) -> None:
         """Take a snapshot in one go: the broker is shutting down."""
         self.later = None
@@ -377,7 +386,8 @@ class Engine:
             # What is needed only grows, so at worst too little is deleted; but for a cursor,
             # which may be opened at any offset.
             needed_id = self.broker.cursors.needed_id(taken.needed_id)
-            self._log.save(taken.last_id, taken.parts(), needed_id)
+            ahead_us = taken.wall_ahead_us
+            self._log.save(taken.last_id, taken.parts(), needed_id, wall_ahead_us=ahead_us)
         self._drop_snapshot()
 
     def _drop_snapshot(self) -> None:

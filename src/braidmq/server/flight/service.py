@@ -47,6 +47,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
         self._scans: dict[str, Verb] = {
             "offsets": reading.offsets,
             "offset_at": reading.offset_at,
+            "offset_behind": reading.offset_behind,
             "topics": reading.topics,
             "topic_counts": reading.topic_counts,
             "cut": reading.cut,
