@@ -258,6 +258,33 @@ async def test_cursors_are_counted_per_principal(tmp_path: Path) -> None:
         high.close()
 
 
+async def test_queries_of_the_sink_are_counted_per_principal(tmp_path: Path) -> None:
+    """The one too many is refused by name; those that are there go on, after a restart too."""
+    quotas = {"sink_queries": 2}
+
+    async def committed(broker: RunningBroker, key: str, query: str, batch: int) -> str:
+        endpoint = Endpoint(broker.endpoint, key)
+        try:
+            await in_thread(endpoint.commit, SinkKey(query, "", batch), [])
+        except BraidError as error:
+            return str(error)
+        finally:
+            endpoint.close()
+        return ""
+
+    async with broker_at(tmp_path, auth=KEYS, quotas=quotas, flight={}) as broker:
+        answers = [await committed(broker, "low-key", query, 1) for query in "abc"]
+        other = await committed(broker, "high-key", "d", 1)
+    async with broker_at(tmp_path, auth=KEYS, quotas=quotas, flight={}) as broker:
+        again = [await committed(broker, "low-key", query, 2) for query in "abc"]
+        used = topics_of(broker).accounts.of("low").used("sink_queries")
+
+    assert ["", ""] == answers[:2] == again[:2]
+    assert refusal("sink_queries", 2, "low") in answers[2]
+    assert answers[2] == again[2]
+    assert ("", 2) == (other, used)
+
+
 async def test_use_and_limits_are_shown(tmp_path: Path) -> None:
     """One's own, or all of them for an administrator; refusals are a metric by quota."""
     async with running(tmp_path) as broker:

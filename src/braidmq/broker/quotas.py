@@ -23,6 +23,7 @@ SUBSCRIPTIONS: Final = "subscriptions"
 CURSORS: Final = "cursors"
 UNFINISHED_BYTES: Final = "unfinished_bytes"
 FLIGHT_STREAMS: Final = "flight_streams"
+SINK_QUERIES: Final = "sink_queries"
 
 DEFAULTS: Final[dict[str, int]] = {
     TOPICS: 100_000,  # names that its publishes, subscriptions and queues have made
@@ -32,6 +33,7 @@ DEFAULTS: Final[dict[str, int]] = {
     CURSORS: 100,  # places of readers outside the broker
     UNFINISHED_BYTES: 128 * 1024 * 1024,  # of frames that have begun and not ended
     FLIGHT_STREAMS: 16,  # calls of Arrow Flight that run at the same time
+    SINK_QUERIES: 1_000,  # streaming queries that write through the sink, of all time
 }
 """Every quota with its default, in the order in which they are shown."""
 

@@ -20,7 +20,9 @@ from typing import Final, NamedTuple, final
 
 from braidmq.broker import records
 from braidmq.broker.admission import GO, REDIRECT, REFUSED, PublishAdmission
+from braidmq.broker.authorize import Principal
 from braidmq.broker.outgoing import Outgoing
+from braidmq.broker.quotas import SINK_QUERIES
 from braidmq.broker.settings import Settings
 from braidmq.broker.topics import (
     ORIGIN_SPARK,
@@ -35,7 +37,8 @@ PLAIN_WRITES_MAX: Final = 10_000
 """Plain writes that are remembered; Spark does not repeat one that was answered."""
 
 QUERIES_MAX: Final = 100_000
-"""Streaming queries; they are never forgotten, so above this no new one is accepted."""
+"""Streaming queries of all principals; they are never forgotten: a repeat would be appended
+again. Above this no new one is accepted, and of one principal above its quota."""
 
 NAME_BYTES_MAX: Final = 1_024
 """The name of a query or of a sink, in UTF-8."""
@@ -130,6 +133,12 @@ class Sinks:
             return True
         return len(self._done) - len(self._plain) < QUERIES_MAX
 
+    def quota_refusal(self, principal: Principal, query: str, sink: str, batch: int) -> str:
+        """Return why *principal* may not have one more query; "" if it may, or has this one."""
+        if is_plain(query, batch) or (query, sink) in self._done:
+            return ""
+        return self._topics.accounts.refusal(principal.name, principal.quotas, SINK_QUERIES)
+
     def begin(
         self, principal: str, query: str, sink: str, batch: int, stages: list[tuple[bytes, int]]
     ) -> Intent:
@@ -216,9 +225,9 @@ class Sinks:
         key: list[object] = [one.id, one.principal, one.query, one.sink, one.batch]
         return [*key, one.stages, one.appended]
 
-    def done_rows(self) -> list[tuple[str, str, str, int, int]]:
-        """Return what a snapshot keeps of what is done, oldest first."""
-        return [(query, sink, *done) for (query, sink), done in self._done.items()]
+    def queries(self) -> list[tuple[str, str]]:
+        """Return the queries that have done something, each with its sink, oldest first."""
+        return list(self._done)
 
     def restore(
         self, intent: Intent | None, done: list[tuple[str, str, str, int, int]]
@@ -279,19 +288,31 @@ class Sinks:
         )
 
     def _remember(self, key: tuple[str, str], done: Done) -> None:
-        is_new = self._done.pop(key, None) is None
-        self._done[key] = done  # after all others: it is the newest
+        is_new = self._forget(key) is None
         if is_new and is_plain(key[0], done.batch):
             self._plain[key] = None
             if len(self._plain) > PLAIN_WRITES_MAX:
                 oldest = next(iter(self._plain))
+                self._forget(oldest)
                 del self._plain[oldest]
-                del self._done[oldest]
+        self._done[key] = done  # after all others: it is the newest
+        self._charge(key, done, 1)
+
+    def _forget(self, key: tuple[str, str]) -> Done | None:
+        done = self._done.pop(key, None)
+        if done is not None:
+            self._charge(key, done, -1)
+        return done
+
+    def _charge(self, key: tuple[str, str], done: Done, count: int) -> None:
+        """Charge a query to the principal of its last batch; a plain write is no query."""
+        if key not in self._plain:
+            self._topics.accounts.of(done.principal).add(SINK_QUERIES, count)
 
     def _reopen(self, intent: Intent) -> None:
         key = (intent.query, intent.sink)
         # As it was before `_close`, except for a plain write that was forgotten to make room.
-        del self._done[key]
+        self._forget(key)
         self._plain.pop(key, None)
         if self._done_before is not None:
             self._remember(key, self._done_before)

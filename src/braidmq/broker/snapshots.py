@@ -30,7 +30,7 @@ _SHORT_ARRAY_MAX: Final = 15
 _NAME_BYTES: Final = 256
 """Bytes of a topic's name that count as another row."""
 
-_SECTIONS: Final = ("topics", "subscriptions", "queues", "followers", "dedup")
+_SECTIONS: Final = ("topics", "subscriptions", "queues", "followers", "dedup", "done")
 
 
 @final
@@ -59,7 +59,6 @@ class Snapshot:
             "ended_id": broker.topics.ended_id,
             "cursors": broker.cursors.rows(),
             "intent": broker.sinks.open_row(),
-            "done": broker.sinks.done_rows(),
         }
         started = [
             item.subscription for item in broker.outgoing.pending() if isinstance(item, Started)
@@ -73,6 +72,9 @@ class Snapshot:
         self._followers: list[Follower] = list(broker.followers.by_id.values())
         self._dedup: list[str] = broker.dedup.names()  # those that are still to be taken
         self._dedup_order: list[tuple[int, str]] = []  # of the last of them
+        # What a query has done by the time its row is taken is in records that are replayed as
+        # well, which changes nothing.
+        self._done: list[tuple[str, str]] = broker.sinks.queries()
         self._accounts: dict[Account, int] = {}  # each by its number in the snapshot
         for account in broker.topics.accounts.all():
             self._accounts[account] = len(self._accounts)
@@ -111,8 +113,10 @@ class Snapshot:
             effort = self._take_queues(rows, effort_max)
         elif section.name == "followers":
             effort = self._take_followers(rows, effort_max)
-        else:
+        elif section.name == "dedup":
             effort = self._take_dedup(rows, effort_max)
+        else:
+            effort = self._take_done(rows, effort_max)
         section.add(rows)
         return max(1, effort)
 
@@ -218,6 +222,20 @@ class Snapshot:
                 self._at = 0
         if not self._dedup:
             self._section += 1
+        return effort
+
+    def _take_done(self, rows: list[Any], effort_max: int) -> int:
+        sinks = self._broker.sinks
+        effort = count = 0
+        for query, sink in self._done[self._at : self._at + effort_max]:
+            count += 1
+            effort += 1 + (len(query) + len(sink)) // _NAME_BYTES
+            done = sinks.last_done(query, sink)
+            if done is not None:
+                rows.append((query, sink, *done))
+            if effort >= effort_max:
+                break
+        self._end_section(len(self._done), count)
         return effort
 
     def _number(self, owner: Account | None) -> int:

@@ -22,6 +22,7 @@ class Busy:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
+        self.batches = 0
         self.drive = Drive(Settings(window=8, offline_us=10**12, max_retries=3))
         self.consumers = [self.drive.subscribe(self.rng.choice(NAMES)) for _ in range(5)]
         self.joined: dict[str, Any] = {}
@@ -37,7 +38,7 @@ class Busy:
 
     def act(self) -> None:
         """Do one thing at random."""
-        kind = self.rng.randrange(12)
+        kind = self.rng.randrange(13)
         if kind < 5:
             topic = self.rng.choice([*NAMES, *QUEUES])
             message = self.drive.message(topic)
@@ -53,8 +54,24 @@ class Busy:
             self.drive.advance(self.rng.choice([20_000, 6_000_000, 40_000_000]))
         elif kind == 9:
             self.followers()
+        elif kind == 10:
+            self.sink()
         else:
             self.settle()
+
+    def sink(self) -> None:
+        """Begin a batch, go on with it, or end it."""
+        sinks = self.drive.broker.sinks
+        if sinks.open is None:
+            self.drive.commit()  # no batch begins before the last one's end is committed
+            self.batches += 1
+            query = self.rng.choice(["q", "r", f"{self.batches:032x}"])
+            batch = self.batches if len(query) == 1 else 0
+            sinks.begin("ada", query, "", batch, [(bytes(16), self.rng.randrange(3))])
+        elif sinks.open.appended < sinks.open.rows:
+            sinks.append([("rows", b"x", b"", 1)], self.drive.broker.committed_id, 0)
+        else:
+            sinks.finish()
 
     def subscriptions(self) -> None:
         self.drive.commit()
@@ -183,10 +200,29 @@ def test_no_turn_takes_more_than_its_rows() -> None:
         consumer = drive.subscribe("a")
         drive.credit(consumer, 5)
     drive.publish_many("a", 30)
+    done = [("q" * 1_000 + str(number), "s" * 1_000, "ada", 1, 1) for number in range(100)]
+    drive.broker.sinks.restore(None, done)
     taken = Snapshot(drive.broker, drive.now_us)
     turns = 1
     while not taken.go_on(rows_max=100):
         turns += 1
 
-    rows = 300 * (1 + 4_000 // 256) + 50 * 5 + 50 * 31 + 2
+    rows = 300 * (1 + 4_000 // 256) + 50 * 5 + 50 * 31 + 2 + 100 * (1 + 2_000 // 256)
     assert rows // 200 <= turns <= rows // 50
+
+
+def test_what_queries_have_done_is_taken_turn_by_turn() -> None:
+    """However many there are, and it is what a restart needs."""
+    drive = Drive()
+    done = [(f"q{number}", "s" * 512, "ada", 1, number) for number in range(100)]
+    drive.broker.sinks.restore(None, done)
+    taken = Snapshot(drive.broker, drive.now_us)
+    turns = 1
+    while not taken.go_on(rows_max=30):
+        turns += 1
+    drive.log.snapshots.append((taken.last_id, b"".join(taken.parts())))
+    drive.restart()
+    sinks = drive.broker.sinks
+
+    assert 100 * 3 // 30 <= turns <= 100 * 3 // 30 + 5
+    assert done == [(q, s, *(sinks.last_done(q, s) or ())) for q, s in sinks.queries()]

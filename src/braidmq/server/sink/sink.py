@@ -93,7 +93,8 @@ class Sink:
             ConfigError: The key is invalid, or there are too many stages.
             UnknownStageError: A stage does not exist, or no longer.
             NotAllowedError: A stage or the query belongs to another principal.
-            QuotaError: The rows would make more topics than *principal* may have.
+            QuotaError: The rows would make more topics than *principal* may have, or the
+                query would be one too many.
             LogFullError: The log has no room. Nothing was changed.
             UnavailableError: Not now; it is unknown whether the batch was begun.
         """
@@ -170,6 +171,9 @@ class Sink:
     async def _begin(
         self, engine: Engine, principal: Principal, key: SinkKey, ids: list[str]
     ) -> Intent:
+        reason = engine.broker.sinks.quota_refusal(principal, key.query, key.sink, key.batch)
+        if reason:
+            raise QuotaError(reason)
         async with self._choosing:
             stages = await asyncio.to_thread(self._with_rows, principal, ids)
             # Before the intent: one that waited for a quota would stop the batches of others.

@@ -355,7 +355,7 @@ async def test_a_batch_of_too_many_stages_is_refused() -> None:
 async def test_too_many_queries_are_refused() -> None:
     """The broker never forgets a query."""
     world = SinkWorld()
-    known = [(str(number), "", "ada", 1, 1) for number in range(100_000)]
+    known = [(str(number), "", "bob", 1, 1) for number in range(100_000)]
     world.engine.broker.sinks.restore(None, known)
 
     with pytest.raises(UnavailableError, match="too many queries"):
