@@ -285,6 +285,32 @@ async def test_queries_of_the_sink_are_counted_per_principal(tmp_path: Path) -> 
     assert ("", 2) == (other, used)
 
 
+async def test_dedup_ids_of_one_principal_make_the_broker_forget_none_of_another(
+    tmp_path: Path,
+) -> None:
+    """Over restarts too; nothing is refused, and the greedy one forgets its own early."""
+    ids = [str(number) for number in range(20)]
+    token = "authToken"
+    async with running(tmp_path) as broker:
+        engine_of(broker).broker.dedup.room = 60
+        async with (
+            vibe.connected(broker, headers=((token, "high-key"),)) as high,
+            vibe.connected(broker, headers=((token, "low-key"),)) as low,
+        ):
+            for dedup_id in ids:
+                await high.publish("mine", b"1", dedupId=dedup_id)
+            for number in range(200):
+                await low.publish(f"low.{number % 4}", b"1", dedupId=f"x{number}")
+            for dedup_id in ids:
+                await high.publish("mine", b"1", dedupId=dedup_id)
+            await low.publish("low.0", b"1", dedupId="x0")
+            counts = [await high.counts("mine"), await low.counts("low.0")]
+        remembered = len(engine_of(broker).broker.dedup)
+
+    assert [(20, 0), (51, 0)] == counts
+    assert 60 == remembered
+
+
 async def test_use_and_limits_are_shown(tmp_path: Path) -> None:
     """One's own, or all of them for an administrator; refusals are a metric by quota."""
     async with running(tmp_path) as broker:

@@ -5,11 +5,13 @@ An id is remembered for its topic, for the length of the window. The broker has 
 owner of topics that holds the most loses one (about: sizes are compared by powers of two), of
 its topics the one that holds the most, and there the oldest. So a principal that sends a
 million ids loses its own early, and not those of others, however many topics it spreads them
-over; and within its topics those of the busiest.
+over; and within its topics those of the busiest. That share is what a quota would be: nothing
+is refused for it, because an id that is forgotten early only makes a late repeat a message.
 """
 
 import hashlib
 from collections import deque
+from heapq import heappop, heappush, heapreplace
 from typing import Final, final
 
 from braidmq.broker.dead_letters import QUEUE_HEADER
@@ -23,6 +25,10 @@ NEW: Final = -1
 
 IDS_MAX: Final = 1_000_000
 """Ids that are remembered at most; above it some are forgotten early."""
+
+EXPIRED_MAX: Final = 2_000
+"""Ids that one call of `expire` forgets at most, so that none holds up the event loop. Each
+publish with an id calls it, and adds one."""
 
 _ID_CHARACTERS_MAX: Final = 64
 """A longer id is remembered by its hash."""
@@ -86,15 +92,15 @@ class _Owner(_Sized):
 class _TopicIds(_Sized):
     """The ids of one topic."""
 
-    def __init__(self, name: str, owner: _Owner) -> None:
+    def __init__(self, name: str, number: int, owner: _Owner) -> None:
         super().__init__()
         self.name: str = name
+        self.number: int = number  # unlike any other's
         self.owner: _Owner = owner
         self.ids: dict[str, tuple[int, int]] = {}  # message id, when
         # Oldest first. It also keeps the ids of refused publishes, which `ids` does not: its
         # length is the size.
         self.order: deque[tuple[int, str]] = deque()
-        self.is_due: bool = False  # it waits to be looked at by `expire`
 
 
 class DedupWindow:
@@ -102,12 +108,14 @@ class DedupWindow:
 
     def __init__(self, window_us: int, room: int = IDS_MAX) -> None:
         self._window_us: int = window_us
-        self._room: int = room
+        self.room: int = room
         self._topics: dict[str, _TopicIds] = {}
         self._owners: dict[bytes, _Owner] = {}
         self._by_size: _BySize = _BySize()
         self._size: int = 0
-        self._due: deque[tuple[int, _TopicIds]] = deque()  # by when each held its oldest id
+        # A heap of all topics. Each is there with a time that is its oldest id's, or earlier.
+        self._due: list[tuple[int, int, _TopicIds]] = []
+        self._numbers: int = 0
 
     def __len__(self) -> int:
         return sum(len(topic.ids) for topic in self._topics.values())
@@ -130,17 +138,24 @@ class DedupWindow:
     def restore(self, row: tuple[int, str, str, int], owner: bytes = b"") -> None:
         """Restore one of :meth:`rows`; its id is short already."""
         now_us, name, dedup_id, message_id = row
-        if self._size >= self._room:
+        if self._size >= self.room:
             self._make_room()
+        holder = self._owners.get(owner)
+        if holder is None:
+            holder = _Owner()
+            self._owners[owner] = holder
         topic = self._topics.get(name)
         if topic is None:
-            if owner not in self._owners:
-                self._owners[owner] = _Owner()
-            topic = _TopicIds(name, self._owners[owner])
+            self._numbers += 1
+            topic = _TopicIds(name, self._numbers, holder)
             self._topics[name] = topic
-        if not topic.is_due:
-            topic.is_due = True
-            self._due.append((now_us, topic))
+            heappush(self._due, (now_us, topic.number, topic))
+        elif topic.owner is not holder:
+            # The topic was deleted or forgotten, and made again by another principal.
+            count = topic.size
+            self._grow(topic, -count)
+            topic.owner = holder
+            self._grow(topic, count)
         topic.order.append((now_us, dedup_id))
         topic.ids[dedup_id] = (message_id, now_us)
         self._grow(topic, 1)
@@ -170,19 +185,21 @@ class DedupWindow:
                 self.forget(kept.get(QUEUE_HEADER, message.topic.name), dedup_id)
 
     def expire(self, now_us: int) -> None:
-        """Forget what is older than the window."""
+        """Forget what is older than the window, a bounded part of it in one call."""
         due = self._due
-        while due and due[0][0] + self._window_us <= now_us:
-            _, topic = due.popleft()
+        before_us = now_us - self._window_us
+        left = EXPIRED_MAX
+        while due and due[0][0] <= before_us and left > 0:
+            topic = due[0][2]
             order = topic.order
-            while order and order[0][0] + self._window_us <= now_us:
+            left -= 1
+            while order and order[0][0] <= before_us and left > 0:
                 self._forget_oldest(topic)
+                left -= 1
             if order:
-                # Behind topics whose oldest id is newer: it is looked at later than its next id
-                # expires, by one window at most. `find` does not rely on it.
-                due.append((order[0][0], topic))
+                heapreplace(due, (order[0][0], topic.number, topic))
             else:
-                topic.is_due = False
+                heappop(due)
                 del self._topics[topic.name]
 
     def move(self, by_us: int) -> None:
@@ -193,7 +210,7 @@ class DedupWindow:
                 given: (message_id, at_us + by_us)
                 for given, (message_id, at_us) in topic.ids.items()
             }
-        self._due = deque([(at_us + by_us, topic) for at_us, topic in self._due])
+        self._due = [(at_us + by_us, number, topic) for at_us, number, topic in self._due]
 
     def rows(self) -> list[tuple[int, str, str, int]]:
         """Return what :meth:`restore` needs to build this window again, row by row."""

@@ -1,6 +1,6 @@
 """Dedup ids, and how long they are remembered."""
 
-from braidmq.broker.dedup import IDS_MAX, NEW, DedupWindow
+from braidmq.broker.dedup import EXPIRED_MAX, IDS_MAX, NEW, DedupWindow
 from braidmq.broker.topics import Message, Topic, encode_headers
 
 WINDOW_US = 100
@@ -109,6 +109,50 @@ def test_a_busy_topic_costs_the_owners_other_topics_no_id() -> None:
     kept = sum(window.find("quiet", str(number), 3) == 1 for number in range(300))
     assert (300, 1) == (kept, window.find("loud", "2999", 3))
     assert NEW == window.find("loud", "0", 3)
+
+
+def test_one_call_forgets_a_bounded_number_of_ids() -> None:
+    """None holds up the event loop, and what has expired is not found meanwhile."""
+    window = DedupWindow(WINDOW_US)
+    for number in range(3 * EXPIRED_MAX):
+        window.remember("a", str(number), 1, 0)
+    sizes = []
+    while len(window):
+        assert NEW == window.find("a", str(3 * EXPIRED_MAX - 1), WINDOW_US)
+        sizes.append(len(window))
+
+    steps = [
+        before - after for before, after in zip([3 * EXPIRED_MAX, *sizes], sizes, strict=False)
+    ]
+    assert (True, 4) == (max(steps) <= EXPIRED_MAX, len(steps))
+
+
+def test_ids_expire_in_their_order_whichever_topic_they_are_of() -> None:
+    """A quiet topic that was looked at late kept those of a busy one for another window."""
+    window = DedupWindow(WINDOW_US)
+    window.remember("busy", "0", 1, 0)
+    for at_us in range(1, WINDOW_US):
+        window.remember("busy", str(at_us), 1, at_us)
+        window.remember(f"quiet{at_us}", "x", 1, at_us)
+    window.expire(WINDOW_US)
+    window.expire(WINDOW_US + 49)
+
+    assert 2 * 50 == len(window)
+
+
+def test_ids_are_charged_to_the_one_who_has_made_the_topic_again() -> None:
+    """Its owner before it was deleted is not made to forget for it."""
+    window = DedupWindow(WINDOW_US, 1_100)
+    for number in range(500):
+        window.remember("ada's", str(number), 1, 0, b"ada")
+    window.remember("again", "old", 1, 0, b"ada")
+    window.forget_topic("again")
+    for number in range(450):
+        window.remember(f"bob's{number % 3}", str(number), 1, 1, b"bob")
+    for number in range(200):
+        window.remember("again", str(number), 1, 1, b"bob")
+
+    assert 500 == sum(window.find("ada's", str(number), 3) == 1 for number in range(500))
 
 
 def test_ids_of_a_deleted_topic_are_new_again() -> None:
