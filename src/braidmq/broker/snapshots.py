@@ -81,6 +81,9 @@ class Snapshot:
         self._section: int = 0
         self._at: int = 0
         self._sections: list[_Section] = [_Section(name) for name in _SECTIONS]
+        # What a query has done by the time its row is taken is in records that are replayed as
+        # well, which changes nothing.
+        self._sections[-1].queries = broker.sinks.queries()
 
     @property
     def wall_ahead_us(self) -> int:
@@ -232,8 +235,9 @@ class Snapshot:
 
     def _take_done(self, rows: list[Any], effort_max: int) -> int:
         sinks = self._broker.sinks
+        queries = self._sections[self._section].queries
         effort = count = 0
-        for query, sink in self._done[self._at : self._at + effort_max]:
+        for query, sink in queries[self._at : self._at + effort_max]:
             count += 1
             effort += 1 + (len(query) + len(sink)) // _NAME_BYTES
             done = sinks.last_done(query, sink)
@@ -241,7 +245,7 @@ class Snapshot:
                 rows.append((query, sink, *done))
             if effort >= effort_max:
                 break
-        self._end_section(len(self._done), count)
+        self._end_section(len(queries), count)
         return effort
 
     def _number(self, owner: Account | None) -> int:
@@ -260,6 +264,7 @@ class _Section:
 
     def __init__(self, name: str) -> None:
         self.name: str = name
+        self.queries: list[tuple[str, str]] = []  # whose last batches are its rows
         self._count: int = 0
         self._encoded: list[bytes] = []
 

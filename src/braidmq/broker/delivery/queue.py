@@ -46,6 +46,11 @@ _LANE_SHIFT: Final = 60
 """Lane ids differ from each other from this bit on, which no id of a log ever reaches."""
 
 
+def lane_id(queue_id: int, priority: int) -> int:
+    """Return the id of a queue's lane; the only one of a queue without priorities has -1."""
+    return queue_id + (priority + 1 << _LANE_SHIFT)
+
+
 class QueueChannel(Channel):
     """A part of a queue; unlike a subscription it knows how much is not settled."""
 
@@ -324,7 +329,7 @@ class Queue:
         self.id = queue_id
         for lane in self.lanes:
             lane.begin(queue_id)
-            lane.id = queue_id + (lane.priority + 1 << _LANE_SHIFT)
+            lane.id = lane_id(queue_id, lane.priority)
         if self.ledger is not None:
             self.ledger.begin(queue_id)
 
