@@ -159,7 +159,7 @@ class Queues:
         self.give(queue, None)
         queue.topic.queue = None
         self.by_name.pop(queue.topic.name, None)
-        self._unblock(queue)
+        self.unblock(queue)
 
     def all_channels(self) -> list[Channel]:
         """Return the lanes, ledgers and views of all queues."""
@@ -208,13 +208,13 @@ class Queues:
             channel.rest()
             if queue.ttl_us > 0:
                 self.effects.read_ahead(channel)
-        self._unblock(queue)
+        self.unblock(queue)
         return rows
 
-    def unblock(self) -> None:
-        """Wake the publishers that wait for room in queues that have some now."""
-        for queue in self.by_name.values():
-            self._unblock(queue)
+    def unblock(self, queue: Queue) -> None:
+        """Wake the publishers that wait for room in a queue, if it has some or has ended."""
+        if queue.blocked and (queue.topic.queue is not queue or queue.has_room()):
+            self._wake(queue)
 
     def wake_blocked(self) -> None:
         """Wake every publisher that waits for room, even where there is none."""
@@ -317,7 +317,7 @@ class Queues:
                     queue.consumers.remove(consumer)
                     queue.consumers.append(consumer)
         if queue.blocked:
-            self._unblock(queue)
+            self.unblock(queue)
 
     def _pump_views(self, queue: Queue, ledger: Ledger, now_us: int) -> None:
         volatile = ledger.volatile
@@ -354,11 +354,6 @@ class Queues:
             if lane.has_messages():
                 return False  # no message of a lower priority goes before them
         return False
-
-    def _unblock(self, queue: Queue) -> None:
-        """Wake the publishers that wait for room in a queue, if it has some or has ended."""
-        if queue.blocked and (queue.topic.queue is not queue or queue.has_room()):
-            self._wake(queue)
 
     def _wake(self, queue: Queue) -> None:
         """Have the publishers that wait for room in a queue ask for a verdict again."""
@@ -488,7 +483,7 @@ class Queues:
         before = queue.waiting()
         self.settling.empty(queue, now_us)
         self.stats.dropped.purged += before
-        self._unblock(queue)
+        self.unblock(queue)
         return before
 
     def redirect(self, message: Message, queue: Queue, now_us: int) -> Message | None:
