@@ -488,12 +488,13 @@ class Broker:
 
     def _maintain(self, now_us: int) -> bool:
         self.dedup.expire(now_us)
-        if not self.dispatch.maintain(now_us, MAINTENANCE_ROWS_MAX, may_end=not self.refusal):
+        may_end, rows = not self.refusal, MAINTENANCE_ROWS_MAX
+        goes_on = may_end and self.followers.is_in_round()  # the others have had their turns
+        if not goes_on and not self.dispatch.maintain(now_us, rows, may_end=may_end):
             return False
-        if not self.refusal:
-            self.followers.end_overdue(now_us)
-        idle = self.topics.idle(now_us)
-        if idle:
+        if may_end and not self.followers.end_overdue(now_us, rows):
+            return False
+        if idle := self.topics.idle(now_us):
             # A message or a subscription on its way to the log needs its topic.
             self.topics.forget(idle, {topic_of(item) for item in self.outgoing.pending()})
         return True
