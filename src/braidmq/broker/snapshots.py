@@ -72,9 +72,6 @@ class Snapshot:
         self._followers: list[Follower] = list(broker.followers.by_id.values())
         self._dedup: list[str] = broker.dedup.names()  # those that are still to be taken
         self._dedup_order: list[tuple[int, str]] = []  # of the last of them
-        # What a query has done by the time its row is taken is in records that are replayed as
-        # well, which changes nothing.
-        self._done: list[tuple[str, str]] = broker.sinks.queries()
         self._accounts: dict[Account, int] = {}  # each by its number in the snapshot
         for account in broker.topics.accounts.all():
             self._accounts[account] = len(self._accounts)

@@ -185,7 +185,7 @@ def _restore_position(
     for after, last in ranges:
         position.settled.add(after, last)
     position.handed_id = handed_id
-    position.known_attempts = dict(attempts)
+    position.know_attempts(dict(attempts))
 
 
 def _add_subscription(

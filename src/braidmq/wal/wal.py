@@ -21,7 +21,7 @@ from typing import NoReturn, TypeVar
 from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.base.ids import ID_MAX
 from braidmq.wal.browse import Bounds, Browser, FoundIds
-from braidmq.wal.counting import RowCounter
+from braidmq.wal.counting import Count, RowCounter
 from braidmq.wal.disk import LOG_DIR, PASSING_ERRNOS, Files
 from braidmq.wal.failures import Unfinished, failure_of, reading
 from braidmq.wal.floor import DurableFloor, Floor
@@ -429,9 +429,9 @@ class Wal:
         steps = self.steps.step_ids()
         return self._on_view(lambda view: self._browser.first_at(view, time_us, steps))
 
-    def count(self, topic: bytes, ranges: list[tuple[int, int]], *, priority: int = -1) -> int:
-        """Return how many messages of *topic* are in *ranges*, first to last id; as `read`."""
-        return self._on_view(lambda view: self._counter.count(view, topic, ranges, priority))
+    def count(self, count: Count, rows_max: int) -> bool:
+        """Take *count* some *rows_max* further; return if it is complete; raises as `read`."""
+        return self._on_view(lambda view: self._counter.go_on(view, count, rows_max))
 
     def _on_view(self, read: Callable[[LogView], T]) -> T:
         """Call *read* with the current view; repeat if retention deleted a segment of it."""

@@ -468,10 +468,11 @@ class Connection(Peer):
         """Wait for room in a queue, listed once however often this connection is woken."""
         # Compared by identity: a queue that wakes its publishers starts a new list, and this
         # connection must join that one if there is still no room.
-        if self._waits_in is not queue.blocked:
+        line = queue.line()
+        if self._waits_in is not line:
             _leave(self._waits_in, self)
-            queue.blocked.append(self)
-            self._waits_in = queue.blocked
+            line.append(self)
+            self._waits_in = line
 
 
 def _leave(line: list[Peer], peer: Peer) -> None:
