@@ -22,7 +22,7 @@ from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches
 from braidmq.server.flight.calls import CALL, Call, Calls, flight_errors
 from braidmq.server.flight.reading import Reading
-from braidmq.server.flight.writing import Writing
+from braidmq.server.flight.writing import Writing, may_publish
 
 TICKETS_BYTES_MAX: Final = 16 * MIB
 """Of one `GetFlightInfo`: each part's ticket names the topics again."""
@@ -77,7 +77,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
 
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
         """Return every action with the first line of its documentation."""
-        self._call(context)
+        self._call(context).hand_over()
         return [
             (name, (kind.__doc__ or "").partition("\n")[0])
             for name, kind in requests.ACTIONS.items()
@@ -153,12 +153,14 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
             losses: list[Loss] = []
             found = self._reading.batches(call.principal, request, losses)
             rows = self._rows(context, call, found, losses)
+            call.hand_over()  # its schema is sent before the first row is asked for
             return fl.GeneratorStream(found.schema, rows)
 
     def _rows(
         self, context: fl.ServerCallContext, call: Call, found: Batches, losses: list[Loss]
     ) -> Iterator[Any]:
         # A generator that is never begun is never ended, so the place is taken inside.
+        call.take_back()
         try:
             with (
                 flight_errors(),
@@ -199,6 +201,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
                 raise BadRequestError("a stage is written with a command, a StageRequest")
             request = decode(requests.StageRequest, descriptor.command)
             principal = call.principal
+            may_publish(principal, request.topic)  # before a row of it is read
             assert self._writing is not None
             try:
                 with self._calls.stages.one(principal, context.is_cancelled):
