@@ -314,3 +314,24 @@ async def test_a_revoked_key_loses_its_flight_connections() -> None:
             assert ["o"] == [one.principal for one in listener.open_connections()]
             with pytest.raises(UnauthenticatedError):
                 await in_thread(Endpoint(broker.endpoint, "secret").offsets)
+
+
+async def test_stages_that_wait_for_their_place_hold_nothing() -> None:
+    """Our client sends rows once it has one: eight at a time fit into a quota for one."""
+    quotas = {"flight_streams": 1, "unfinished_bytes": 24 * MIB}
+    narrow = key_config("n", "narrow", quotas=quotas)
+    batches = [
+        pa.record_batch([pa.array([bytes(MIB)] * 4, pa.binary())], names=["value"])
+        for _ in range(4)
+    ]
+    async with flying(narrow) as (broker, listener):
+        with ExitStack() as held:
+            clients = [
+                held.enter_context(Endpoint(broker.endpoint, "narrow")) for _ in range(8)
+            ]
+            stages = await asyncio.gather(
+                *(in_thread(one.stage, "t", batches[0].schema, batches) for one in clients)
+            )
+
+        assert [16] * 8 == [stage.rows for stage in stages]
+        assert 0 == listener.refused["unfinished_bytes"]

@@ -205,15 +205,16 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
             assert self._writing is not None
             try:
                 with self._calls.stages.one(principal, context.is_cancelled):
+                    if request.waits:
+                        _tell(call, writer, requests.Ready())
                     stage = self._writing.stage(call, request.topic, reader)
             finally:
                 self._calls.give_memory_back()
             try:
-                with call.peers_turn():
-                    writer.write(encode(stage))
-            except (pa.ArrowException, OSError):
+                _tell(call, writer, stage)
+            except BrokenStreamError:
                 self._writing.drop(principal, stage)
-                raise BrokenStreamError("the client disconnected while staging") from None
+                raise
 
     def do_exchange(self, *_arguments: object) -> None:
         """Refuse: there is nothing to exchange."""
@@ -226,6 +227,15 @@ def _sent(call: Call, answers: list[Any]) -> Iterator[Any]:
     for answer in answers:
         with call.peers_turn():
             yield answer
+
+
+def _tell(call: Call, writer: fl.FlightMetadataWriter, answer: Message) -> None:
+    """Send an answer to a peer that stages rows."""
+    try:
+        with call.peers_turn():
+            writer.write(encode(answer))
+    except (pa.ArrowException, OSError):
+        raise BrokenStreamError("the client disconnected while staging") from None
 
 
 def _all(answers: Message | Iterable[Message]) -> list[Message]:
