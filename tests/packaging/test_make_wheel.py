@@ -40,7 +40,8 @@ class Clone:
         self.place = place
         for name in ("Makefile", "pyproject.toml", "setup.py", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, place)
-        shutil.copy(ROOT / "requirements.lock", place)
+        for lock in ROOT.glob("requirements*.lock"):
+            shutil.copy(lock, place)
         unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
         shutil.copytree(ROOT / "src", place / "src", ignore=unwanted)
         # Compiled in place earlier: the build must neither pack it nor remove it.
@@ -52,7 +53,7 @@ class Clone:
         (place / ".venv/bin").mkdir(parents=True)
         program(place / ".venv/bin/python", f'{sys.executable} "$@"')
         (place / ".venv/place").write_text(f"{place}\n", "utf-8")
-        for step in ("locked", "installed"):
+        for step in ("server", "installed", "build"):
             (place / ".venv" / step).touch()
 
     def type(self, line: str, **variables: str) -> str:
@@ -133,7 +134,9 @@ def test_without_a_compiler_the_wheel_is_for_any_platform(clone: Clone) -> None:
     assert [] == [name for name in names_in(clone.place / made) if name.endswith(".so")]
     printed = [clone.type(line, **variables) for line in install]
     assert f"braidmq {made.split('-')[1]}" == printed[-1]
-    assert ["columnar", "spark"] == [re.findall(r"\[(\w+)\]", line)[-1] for line in with_extras]
+    assert ["server", "server,columnar", "all"] == [
+        re.findall(r"\[([\w,]+)\]", line)[-1] for line in with_extras
+    ]
     for line in with_extras:
         clone.type(f"{line} --force-reinstall", **variables)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from braidmq.base.errors import ConfigError, NoSocketError
+from braidmq.base.extras import how_to_get
 from braidmq.broker.authorize import Principal
 from braidmq.daemon.descriptors import flight_connections
 from braidmq.server.config.config import Config
@@ -38,7 +39,7 @@ def bind_flight(
             find=find,
         )
     except ModuleNotFoundError as error:
-        problem = f"needs {error.name}: pip install braidmq[columnar], or turn it off"
+        problem = f"needs {error.name}: {how_to_get('columnar')}; or turn it off"
     except NoSocketError as error:
         problem = f"needs a Unix socket, but {error}; make room, or turn it off"
     # An operator who configured it wants it. By default it is on, but optional.

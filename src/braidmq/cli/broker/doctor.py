@@ -9,19 +9,18 @@ import os
 import platform
 import shutil
 import socket
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from braidmq.base.extras import PACKAGES, how_to_get
 from braidmq.base.printable import printable
 from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.terminal import AsJson, print_json, styled
@@ -103,6 +102,7 @@ def _findings(config: "Config") -> Iterator[Finding]:
     yield python_version()
     yield compiled()
     yield c_compiler()
+    yield broker_packages()
     yield event_loop()
     yield data_directory(config.data_dir)
     yield file_system(config.data_dir)
@@ -154,6 +154,16 @@ def event_loop() -> Finding:
     return Finding("uvloop", MISSING, "none", "slower without; pip install uvloop")
 
 
+def broker_packages() -> Finding:
+    """Look for the packages that `braidmq serve` needs; the client library needs none."""
+    wanted = sorted(PACKAGES["server"] | PACKAGES["qumbed"])
+    lacking = [f"no {name}" for name in wanted if find_spec(name) is None]
+    if lacking:
+        advice = f"for a broker on this machine: {how_to_get('server')}"
+        return Finding("packages", MISSING, ", ".join(lacking), advice)
+    return Finding("packages", OK, f"all {len(wanted)} of a broker")
+
+
 def api_keys(count: int) -> Finding:
     """Check that API keys are configured."""
     if count:
@@ -203,6 +213,8 @@ def _file_system_kind(path: Path, mounts: str) -> str:
 
 def fsync_latency(path: Path) -> Finding:
     """Measure how long the disk takes for a small commit."""
+    import statistics
+
     try:
         latency_s = statistics.median(_probe(_existing(path)))
     except OSError as error:
@@ -287,10 +299,10 @@ def spark() -> Finding:
     told = [f"{name} {found}" for name, found in versions.items() if found]
     found = ", ".join([*told, *(f"no {name}" for name in lacking)])
     if lacking:
-        pipelines = "'pip install braidmq[spark]' for pipelines"
+        advice = f"optional; for pipelines: {how_to_get('spark')}"
         if set(lacking) & set(ARROW_PACKAGES):
-            pipelines = f"'pip install braidmq[columnar]' for Arrow Flight, {pipelines}"
-        return Finding("spark", MISSING, found, f"optional; {pipelines}")
+            advice += f"; for Arrow Flight alone: {how_to_get('columnar')}"
+        return Finding("spark", MISSING, found, advice)
     pandas = _version("pandas")
     if pandas and int(pandas.partition(".")[0]) >= PANDAS_TOO_NEW:
         advice = f"Spark does not support pandas {PANDAS_TOO_NEW}: pip install 'pandas<3'"
@@ -300,6 +312,8 @@ def spark() -> Finding:
 
 def _version(package: str) -> str:
     """Return the installed version, or an empty string."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:
