@@ -27,7 +27,17 @@ from braidmq.base.errors import (
 from braidmq.cli import completion
 from braidmq.cli.api import TRUST_HINT
 from braidmq.cli.bench import bench
-from braidmq.cli.broker import config, discover, doctor, keygen, keys, reload, serve, wal
+from braidmq.cli.broker import (
+    config,
+    context,
+    discover,
+    doctor,
+    keygen,
+    keys,
+    reload,
+    serve,
+    wal,
+)
 from braidmq.cli.data import dead_letters, messages, queues, top, topics
 from braidmq.cli.demo import demo
 from braidmq.cli.pipeline import pipelines
@@ -89,6 +99,7 @@ app.add_typer(queues.app, name="queue")
 app.add_typer(topics.app, name="topic")
 app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(keys.app, name="keys")
+app.add_typer(context.app, name="context")
 app.add_typer(config.app, name="config")
 app.add_typer(wal.app, name="wal")
 app.add_typer(pipelines.app, name="pipeline")

@@ -4,7 +4,6 @@ It measures broker and client library together, as a Python program would see th
 process. `make bench` measures the broker alone, with frames made by hand.
 """
 
-import os
 import secrets
 import shutil
 import sys
@@ -21,9 +20,10 @@ from typer import Option
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
 from braidmq.base.printable import printable
-from braidmq.cli.api import is_http, strand_address
+from braidmq.cli.api import checked_url, strand_address
 from braidmq.cli.bench.load import MESSAGES_MAX, SIZE_MIN
 from braidmq.cli.bench.report import PERCENTILES
+from braidmq.cli.contexts import named_place
 from braidmq.cli.signals import run_until_ended
 from braidmq.cli.terminal import AsJson, print_json, print_rows
 
@@ -81,8 +81,8 @@ Url = Annotated[
     str | None,
     Option(
         metavar="URL",
-        help="Broker's address: blip://, vibe:// or qumbed://KEY@HOST:PORT, or http:// to look "
-        "up the strand's; also BRAIDMQ_URL; default: start a temporary broker.",
+        help="Address of the broker, of any scheme. Default: BRAIDMQ_URL, else "
+        "BRAIDMQ_CONTEXT, else a temporary broker is started.",
     ),
 ]
 
@@ -117,9 +117,7 @@ def bench(
         kind_of(plot)
     if messages is not None and duration is not None:
         raise ConfigError("--messages", "give either --messages or --duration")
-    address = url or os.environ.get("BRAIDMQ_URL")
-    if address is not None and is_http(address):
-        address = strand_address(address, (strand or Strand.BLIP).value)
+    address = _address(url, strand)
     load = Load(
         strand=_strand(strand, address),
         topic=topic or f"bench.{secrets.token_hex(4)}",
@@ -135,15 +133,23 @@ def bench(
     _tell(load, measured, wanted, plot=plot, as_json=as_json, is_ours=address is None)
 
 
+def _address(url: str | None, strand: Strand | None) -> str | None:
+    """Return the strand's address at the broker that was named; None if none was.
+
+    A context that is merely in use does not count: a benchmark floods a broker, so it has to be
+    asked for.
+    """
+    place = named_place(url)
+    if place is None:
+        return None
+    checked_url(place.url, place.said_by)
+    return strand_address(place.url, None if strand is None else strand.value, place.http)
+
+
 def _strand(chosen: Strand | None, url: str | None) -> str:
     if url is None:
         return (chosen or Strand.BLIP).value
-    scheme = url.partition("://")[0].removesuffix("s")
-    if scheme not in set(Strand):
-        raise ConfigError("--url", "must be blip://, vibe:// or qumbed://KEY@HOST:PORT")
-    if chosen is not None and chosen != scheme:
-        raise ConfigError("--strand", f"is {chosen.value}, but the address is for {scheme}")
-    return scheme
+    return url.partition("://")[0].lower().removesuffix("s")
 
 
 def _run(load: "Load", url: str | None) -> "Measured":

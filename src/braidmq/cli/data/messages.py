@@ -14,8 +14,9 @@ from typer import Argument, Option
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
 from braidmq.base.printable import printable
-from braidmq.cli.api import strand_address
+from braidmq.cli.api import Url, strand_address
 from braidmq.cli.completion import topic_names
+from braidmq.cli.contexts import place_of
 from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.option_groups import grouped
 from braidmq.cli.signals import run_until_ended
@@ -25,17 +26,6 @@ if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Message, Subscription
     from braidmq.client.options import Choices
 
-DEFAULT_URL: Final = "blip://dev-key@127.0.0.1:5555"
-"""The broker of `braidmq serve --dev`."""
-
-Url = Annotated[
-    str | None,
-    Option(
-        metavar="URL",
-        help="Broker's address: blip://, vibe:// or qumbed://KEY@HOST:PORT, or http:// to look "
-        "up Blip's; also BRAIDMQ_URL, which keeps the key off the command line.",
-    ),
-]
 Topic = Annotated[str, Argument(metavar="TOPIC", autocompletion=topic_names)]
 Qos = Annotated[int, Option(min=0, max=1, help="1: durable; 0: in memory only.")]
 _NO_PAYLOAD: Final = "is missing; give a text, '' for an empty message, or pipe it in"
@@ -165,7 +155,8 @@ def subscribe(
 
 
 def _url(url: str | None) -> str:
-    return strand_address(url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL)
+    place = place_of(url)
+    return strand_address(place.url, http=place.http)
 
 
 def _header(text: str) -> tuple[str, str]:
