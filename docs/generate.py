@@ -102,7 +102,11 @@ def _commands() -> str:
     ]
     for path, command in _leaves(root, "braidmq"):
         parts += [f"## `{path}`", _sentence(command.help), _usage(path, command)]
-        rows = [_row(parameter) for parameter in command.params if parameter.name != "help"]
+        rows = [
+            _row(parameter)
+            for parameter in command.params
+            if parameter.name != "help" and not getattr(parameter, "hidden", False)
+        ]
         if rows:
             parts.append("\n".join(["| | |", "| --- | --- |", *rows]))
     return "\n\n".join(parts) + "\n"

@@ -53,8 +53,9 @@ Url = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Address of the broker: http://, blip://, vibe:// or qumbed://KEY@HOST:PORT. "
-        "Default: BRAIDMQ_URL, else the context (see `braidmq context`).",
+        help="Address of the broker, of any scheme: http://, blip://, vibe:// or "
+        "qumbed://KEY@HOST:PORT. Default: BRAIDMQ_URL, else the context in use (`braidmq "
+        "context`), else the broker of `braidmq serve --dev`.",
     ),
 ]
 

@@ -78,9 +78,9 @@ _USER_OF_URL = re.compile(r"(?<=://)(?!KEY@)[^/\s'\"]*@")  # not in `must be bli
 
 app = typer.Typer(
     name="braidmq",
-    help="One durable message broker for three wire protocols.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut the names of options at 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serve.serve)
@@ -120,7 +120,11 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """One durable message broker for three wire protocols."""
+    """A durable message broker with three wire protocols over one log.
+
+    `braidmq serve --dev` starts a broker to try things with. Then, in other terminals:
+    `braidmq subscribe orders`, and `braidmq publish orders hello`.
+    """
 
 
 def run() -> None:

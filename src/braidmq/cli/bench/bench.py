@@ -46,23 +46,34 @@ class Strand(StrEnum):
 
 
 Publishers = Annotated[
-    int, Option(min=1, max=PARTIES_MAX, help="Publishers, each with its own connection.")
+    int,
+    Option(
+        min=1,
+        max=PARTIES_MAX,
+        metavar="N",
+        help="Publishers, each with its own connection.",
+    ),
 ]
 Subscribers = Annotated[
     int,
     Option(
         min=0,
         max=PARTIES_MAX,
+        metavar="N",
         help="Subscribers; 0: only publish. On Vibe they share the messages.",
     ),
 ]
 Size = Annotated[
-    int, Option(min=SIZE_MIN, max=MESSAGE_BYTES_MAX, help="Size of a message in bytes.")
+    int,
+    Option(min=SIZE_MIN, max=MESSAGE_BYTES_MAX, metavar="BYTES", help="Size of a message."),
 ]
 Messages = Annotated[
     int | None,
     Option(
-        min=1, max=MESSAGES_MAX, help=f"Total number of messages; default: {MESSAGES_DEFAULT}."
+        min=1,
+        max=MESSAGES_MAX,
+        metavar="N",
+        help=f"Total number of messages. Default: {MESSAGES_DEFAULT}.",
     ),
 ]
 Duration = Annotated[
@@ -72,7 +83,8 @@ Duration = Annotated[
     ),
 ]
 Rate = Annotated[
-    float, Option(min=0, help="Total messages per second; 0: as fast as possible.")
+    float,
+    Option(min=0, metavar="N", help="Messages per second in total; 0: as fast as possible."),
 ]
 Plot = Annotated[
     Path | None, Option(metavar="FILE", help="Write charts to this .svg or .html file.")
@@ -90,24 +102,32 @@ Url = Annotated[
 def bench(
     *,
     strand: Annotated[
-        Strand | None, Option(help="Protocol; default: that of --url, or blip.")
+        Strand | None, Option(help="Protocol to measure. Default: that of --url, or blip.")
     ] = None,
     publishers: Publishers = 1,
     subscribers: Subscribers = 1,
     size: Size = 128,
     messages: Messages = None,
     duration: Duration = None,
-    qos: Annotated[int, Option(min=0, max=1, help="1: durable; 0: in memory only.")] = 1,
+    qos: Annotated[
+        int, Option(min=0, max=1, metavar="0|1", help="1: on disk; 0: in memory only.")
+    ] = 1,
     rate: Rate = 0.0,
     percentiles: Annotated[
         str, Option(metavar="LIST", help="Percentiles of the latencies.")
     ] = PERCENTILES,
-    topic: Annotated[str | None, Option(help="Topic to use; default: a new one.")] = None,
+    topic: Annotated[
+        str | None, Option(metavar="TOPIC", help="Topic to use. Default: a new one.")
+    ] = None,
     plot: Plot = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish and receive as fast as possible, or at a rate; print rates and latencies."""
+    """Measure how fast a broker takes and delivers messages.
+
+    Publishes and receives as fast as possible, or at --rate, and prints rates and latencies. By
+    default it measures a broker of its own, which it starts and removes again.
+    """
     from braidmq.cli.bench.load import Load
     from braidmq.cli.bench.plot import kind_of
     from braidmq.cli.bench.report import parse_percentiles

@@ -26,8 +26,18 @@ if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Message, Subscription
     from braidmq.client.options import Choices
 
-Topic = Annotated[str, Argument(metavar="TOPIC", autocompletion=topic_names)]
-Qos = Annotated[int, Option(min=0, max=1, help="1: durable; 0: in memory only.")]
+Topic = Annotated[
+    str, Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=topic_names)
+]
+Qos = Annotated[
+    int,
+    Option(
+        min=0,
+        max=1,
+        metavar="0|1",
+        help="1: kept on disk until it is acknowledged; 0: in memory only (Blip).",
+    ),
+]
 _NO_PAYLOAD: Final = "is missing; give a text, '' for an empty message, or pipe it in"
 
 
@@ -38,9 +48,11 @@ class Sending:
     qos: Qos = 1
     header: Annotated[
         list[str] | None,
-        Option(metavar="NAME=VALUE", help="Header to send; may be repeated (Vibe)."),
+        Option(metavar="NAME=VALUE", help="Header to send with it; may be repeated (Vibe)."),
     ] = None
-    priority: Annotated[int | None, Option(help="Priority of the message (Vibe).")] = None
+    priority: Annotated[
+        int | None, Option(metavar="0-3", help="From 0, low, to 3, critical (Vibe).")
+    ] = None
     recipient: Annotated[
         str | None,
         Option(metavar="HEX", help="Encrypt the payload for this public key (Qumbed)."),
@@ -64,7 +76,8 @@ class OverQumbed:
     private_key: Annotated[
         Path | None,
         Option(
-            metavar="FILE", help="Private key written by `keygen`; default: a new one (Qumbed)."
+            metavar="FILE",
+            help="Private key, of `braidmq keygen`. Default: a new one (Qumbed).",
         ),
     ] = None
     ca_file: Annotated[
@@ -99,11 +112,17 @@ def publish(
     *,
     sending: Sending,
     qumbed: OverQumbed,
-    count: Annotated[int, Option(min=1, help="Publish the message this many times.")] = 1,
+    count: Annotated[
+        int, Option(min=1, metavar="N", help="Publish the message this many times.")
+    ] = 1,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a message and wait until it is durable."""
+    """Publish a message, and wait until it is safe on disk.
+
+    The scheme of --url chooses the protocol: blip:// by default, vibe:// for queues, headers
+    and priorities, qumbed:// for encryption.
+    """
     payloads = repeat(_payload(payload), count)
     asyncio.run(_publish(_url(url), topic, payloads, sending, qumbed))
     done = {"topic": topic, "count": count, "qos": sending.qos}
@@ -114,7 +133,9 @@ def publish(
 def subscribe(
     topic: Topic,
     *,
-    count: Annotated[int | None, Option(min=1, help="Exit after this many messages.")] = None,
+    count: Annotated[
+        int | None, Option(min=1, metavar="N", help="Exit after this many messages.")
+    ] = None,
     qos: Qos = 1,
     trust: Annotated[
         list[str] | None,
@@ -130,7 +151,7 @@ def subscribe(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a topic as they arrive, until Ctrl-C or SIGTERM.
+    """Print the messages of a topic as they arrive, until Ctrl-C.
 
     Only messages published from now on are printed, except on Vibe, where those waiting in the
     queue come first. The subscription is removed on exit.
