@@ -294,10 +294,11 @@ def api_at(url: str | None) -> Api:
     Raises:
         ConfigError: The URL is invalid, or there is no such context.
     """
-    return _api_of(place_of(url))
+    return api_of(place_of(url))
 
 
-def _api_of(place: Place) -> Api:
+def api_of(place: Place) -> Api:
+    """Return the HTTP API of the broker at *place*; raises as `api_at`."""
     parts = checked_url(place.url, place.said_by)
     host, port = str(parts.hostname), _port_in(parts, place.said_by)
     key, tls = unquote(parts.netloc.rpartition("@")[0]), parts.scheme.endswith("s")
@@ -403,7 +404,7 @@ def strand_address(url: str, strand: str | None = None, http: str | None = None)
     if not is_http(url) and strand in {None, scheme}:
         return url
     strand = strand or BLIP
-    api = _api_of(Place(url, http))
+    api = api_of(Place(url, http))
     port, tls = _listening(api, strand)
     if api.tls and not tls:
         other = f"{strand}://KEY@{_host(api)}:{port}"

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
-from braidmq.base.errors import ConfigError
+from braidmq.base.errors import BraidError, ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
 from braidmq.base.printable import printable
-from braidmq.cli.api import checked_url, strand_address
+from braidmq.cli.api import api_of, checked_url, path_of, strand_address
 from braidmq.cli.bench.load import MESSAGES_MAX, SIZE_MIN
 from braidmq.cli.bench.report import PERCENTILES
-from braidmq.cli.contexts import named_place
+from braidmq.cli.contexts import Place, named_place
 from braidmq.cli.signals import run_until_ended
 from braidmq.cli.terminal import AsJson, print_json, print_rows
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # what a command needs is imported when it runs
 MESSAGES_DEFAULT: Final = 100_000
 PARTIES_MAX: Final = 1_000
 SECONDS_MAX: Final = 86_400
+REMOVE_S_MAX: Final = 5.0
+"""HTTP may be out of reach where the strand is not."""
+
 _STEPS: Final = 1_000
 """Resolution of the progress bar."""
 
@@ -126,7 +129,8 @@ def bench(
     """Measure how fast a broker takes and delivers messages.
 
     Publishes and receives as fast as possible, or at --rate, and prints rates and latencies. By
-    default it measures a broker of its own, which it starts and removes again.
+    default it measures a broker of its own, which it starts and removes again. Ctrl-C ends it,
+    and prints the figures so far; a topic of its own is deleted.
     """
     from braidmq.cli.bench.load import Load
     from braidmq.cli.bench.plot import kind_of
@@ -150,7 +154,13 @@ def bench(
         rate=rate,
     )
     measured = _run(load, address)
-    _tell(load, measured, wanted, plot=plot, as_json=as_json, is_ours=address is None)
+    place = named_place(url)
+    if place is not None and measured.published and load.qos:
+        # A topic that was named may hold messages of others, and is left alone.
+        measured.topic_stays = topic is not None or not _removed(place, load.topic)
+    _tell(load, measured, wanted, plot=plot, as_json=as_json)
+    if measured.interrupted:
+        raise KeyboardInterrupt
 
 
 def _address(url: str | None, strand: Strand | None) -> str | None:
@@ -178,15 +188,30 @@ def _run(load: "Load", url: str | None) -> "Measured":
     from braidmq.cli.bench.load import Run
     from braidmq.cli.progress import progress
 
-    async def go(tell: Callable[[float], None]) -> "Measured":
+    async def go() -> "Measured":
         async with _broker(load.strand, url) as address:
-            return await Run(load, tell).go(address)
+            return await run.go(address)
 
     # A signal must not leave behind our broker's process, nor subscriptions and a queue at
     # another's.
     with progress(f"{load.strand}, {load.size} bytes") as advance:
-        work = go(lambda done: advance(int(done * _STEPS), _STEPS))
-        return run_until_ended(work, uvloop.new_event_loop)
+        run = Run(load, lambda done: advance(int(done * _STEPS), _STEPS))
+        try:
+            return run_until_ended(go(), uvloop.new_event_loop)
+        except KeyboardInterrupt:
+            if (measured := run.interrupted()) is None:
+                raise
+            return measured
+
+
+def _removed(place: Place, topic: str) -> bool:
+    """Delete a topic over HTTP; return whether it is gone."""
+    try:
+        path = path_of("api", "topics", topic)
+        api_of(place).ask("DELETE", path, timeout_s=REMOVE_S_MAX)
+    except BraidError:  # the figures are still valid
+        return False
+    return True
 
 
 @asynccontextmanager
@@ -214,7 +239,6 @@ def _tell(
     *,
     plot: Path | None,
     as_json: bool,
-    is_ours: bool,
 ) -> None:
     from braidmq.cli.bench import report as bench_report
     from braidmq.cli.bench.plot import write
@@ -227,7 +251,7 @@ def _tell(
         return
     print_rows(bench_report.rows(found), bench_report.columns(found), as_json=False)
     told = bench_report.troubles(found)
-    if not is_ours and sys.stderr.isatty() and (left := bench_report.remains(found)):
+    if sys.stderr.isatty() and (left := bench_report.remains(found)):
         told.append(left)
     if sys.stdout.isatty():  # a script needs no explanation
         told += bench_report.notes(found)
