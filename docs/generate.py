@@ -33,6 +33,35 @@ _ABOUT_COMMANDS: Final = (
     "SHELL` prints what a package or an image would install; names of topics and queues "
     "are completed when a broker answers."
 )
+_ABOUT_PLACES: Final = """\
+## Which broker a command talks to
+
+The first of these that is given:
+
+1. `--url`
+2. the variable `BRAIDMQ_URL`
+3. the variable `BRAIDMQ_CONTEXT`, the name of a context
+4. the context in use, which `braidmq context use NAME` has chosen
+5. the context `dev`: the broker of `braidmq serve --dev`, on its default ports
+
+`bench` leaves out the last two, and starts a broker of its own: a benchmark floods a broker, so
+it has to be asked for.
+
+A context is a name for a broker. Its address and key are in a file of mode 0600 below
+`$XDG_CONFIG_HOME/braidmq`, or else `~/.config/braidmq`; no command prints the key again.
+
+```text
+braidmq context add prod blips://broker.example.org:5555 --key-file prod.key
+braidmq context use prod
+braidmq context list
+BRAIDMQ_CONTEXT=dev braidmq topics
+```
+
+One address serves every command, whatever its scheme. A command that needs HTTP, given
+`blip://`, `vibe://` or `qumbed://`, takes the context's `--http` address; else, of a broker on
+this machine, what `run.json` says, in `BRAIDMQ_DATA_DIR` or in `data`; else port 9100 of the
+same host. A command that speaks a strand, given `http://`, asks the broker for the strand's
+port. If no broker is found, the error says what was tried."""
 _ABOUT_SETTINGS: Final = (
     "What each of them means is in [configuration.md](../configuration.md), and so is the "
     "order in which file, environment and flags win. Keys of "
@@ -69,10 +98,15 @@ def _commands() -> str:
         "# The command line",
         NOTE,
         _ABOUT_COMMANDS,
+        _ABOUT_PLACES,
     ]
     for path, command in _leaves(root, "braidmq"):
         parts += [f"## `{path}`", _sentence(command.help), _usage(path, command)]
-        rows = [_row(parameter) for parameter in command.params if parameter.name != "help"]
+        rows = [
+            _row(parameter)
+            for parameter in command.params
+            if parameter.name != "help" and not getattr(parameter, "hidden", False)
+        ]
         if rows:
             parts.append("\n".join(["| | |", "| --- | --- |", *rows]))
     return "\n\n".join(parts) + "\n"

@@ -1,6 +1,6 @@
 """Publishing over HTTP.
 
-    POST /api/topics/{topic}/messages    201 {"offset"}
+    POST /api/topics/{topic}/messages?timestamp=    201 {"offset"}, and "timestamp" if asked for
 
 A string payload is published as its text, unless `encoding` is `json`; any other JSON is
 published as its own bytes, as they were sent. Whatever `messages.py` shows can be posted again
@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from braidmq.admin.http.endpoints import keyed
-from braidmq.admin.http.parameters import TOPIC
+from braidmq.admin.http.parameters import TOPIC, choice, iso
 from braidmq.admin.http.refusals import OverQuotaError, QueueFullError
 from braidmq.admin.http.requests import BODY_BYTES_MAX, allow, body_of, is_small, shown
 from braidmq.admin.messages import PATH
@@ -52,6 +52,10 @@ POST_BYTES_MAX: Final = 4 * MESSAGE_BYTES_MAX // 3 + MIB
 
 PRIORITY_MAX: Final = 3
 
+WITH_TIME: Final = choice(
+    "timestamp", "Answer with the time of the message, too.", ("false", "true")
+)
+
 LARGE_AT_ONCE_MAX: Final = 2
 """Bodies above BODY_BYTES_MAX in memory at once; others wait before theirs is read."""
 
@@ -69,9 +73,14 @@ _False = Annotated[bool, Meta(extra_json_schema={"const": False})]
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The offset of the message; null for one that is kept in memory only."""
+    """The offset of the message; null for one that is kept in memory only.
+
+    With `timestamp=true` also when it was accepted; null for a repetition of another message,
+    and for one that is kept in memory only.
+    """
 
     offset: int | None
+    timestamp: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Posted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -135,19 +144,31 @@ class Publishing:
             UnavailableError: The broker cannot accept it now. If the log failed, the message
                 may be stored nevertheless.
         """
+        posted = Posted(headers=headers, qos=qos, priority=priority)
+        return (await self._publish(topic, payload, posted, by))[0]
+
+    async def _publish(
+        self, topic: str, payload: bytes, posted: Posted, by: Principal | None
+    ) -> tuple[int | None, int]:
+        """Publish as above; return the time as well, 0 if the message was there before."""
         engine = running(self._find_engine())
         found = _topic_of(engine, topic, by)
-        message = Message(found, qos, broker_body_of(found, payload))
+        message = Message(found, posted.qos, broker_body_of(found, payload))
         message.origin = ORIGIN_HTTP
-        message.priority = priority
+        message.priority = posted.priority
+        headers = posted.headers
         # Dropped, not refused: a message that was shown can be posted as it is, with what the
         # broker had added.
         kept = {key: value for key, value in headers.items() if not is_brokers_header(key)}
         message.headers = encode_headers(kept)
-        given = await _admitted(engine, message, headers.get(DEDUP_HEADER, ""), by)
-        return await _told(engine, given)
+        given, timestamp_us = await _admitted(
+            engine, message, headers.get(DEDUP_HEADER, ""), by
+        )
+        return await _told(engine, given), timestamp_us
 
-    @keyed(f"POST {PATH}", TOPIC, body=_OnePayload, statuses=(201,), refusals=(409, 503))
+    @keyed(
+        f"POST {PATH}", TOPIC, WITH_TIME, body=_OnePayload, statuses=(201,), refusals=(409, 503)
+    )
     async def post_message(self, request: Request, principal: Principal) -> Published:
         """Publish a message; answered once it is durable."""
         topic = request.path_params["topic"]
@@ -160,20 +181,16 @@ class Publishing:
             return await self._take(request, topic, principal)
 
     async def _take(self, request: Request, topic: str, principal: Principal) -> Published:
+        with_time = WITH_TIME.of(request) == "true"  # before it is published: it may be refused
         body = await body_of(request, POST_BYTES_MAX)
         if len(body) <= BODY_BYTES_MAX:
             posted, payload = taken(body)
         else:
             posted, payload = await asyncio.to_thread(taken, body)
-        offset = await self.publish(
-            topic,
-            payload,
-            headers=posted.headers,
-            qos=posted.qos,
-            priority=posted.priority,
-            by=principal,
-        )
-        return Published(offset)
+        offset, timestamp_us = await self._publish(topic, payload, posted, principal)
+        if not with_time:
+            return Published(offset)
+        return Published(offset, iso(timestamp_us) if timestamp_us else None)
 
 
 def _topic_of(engine: Engine, name: str, by: Principal | None) -> Topic:
@@ -188,8 +205,8 @@ def _topic_of(engine: Engine, name: str, by: Principal | None) -> Topic:
 
 async def _admitted(
     engine: Engine, message: Message, dedup_id: str, by: Principal | None
-) -> int:
-    """Wait for room, store the message or its dead letter, and return the id that it has.
+) -> tuple[int, int]:
+    """Wait for room, store the message or its dead letter; return the id and time it has.
 
     Raises:
         HTTPException: 403, *by* may not publish it, or no longer.
@@ -208,9 +225,10 @@ async def _admitted(
             allow(by, PUBLISH, message.topic.name)
         verdict = broker.admission.judge(message, dedup_id, engine.now_us())
         if verdict in {admission.GO, admission.REDIRECT}:
-            return broker.accept(verdict, message, dedup_id, engine.now_us()).id
+            stored = broker.accept(verdict, message, dedup_id, engine.now_us())
+            return stored.id, stored.timestamp_us
         if verdict == admission.DUPLICATE:
-            return broker.admission.known_id
+            return broker.admission.known_id, 0
         if verdict == admission.REFUSED:
             raise UnavailableError(broker.admission.reason)
         if verdict == admission.FULL:

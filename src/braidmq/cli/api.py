@@ -2,17 +2,21 @@
 
 It prints nothing and knows no command; every failure is an HttpError that says what to do.
 
-One BRAIDMQ_URL serves all commands. Those that use HTTP assume its default port when they are
-given a strand's address (`api_at`); those that speak a strand ask over HTTP for its port
+One address serves all commands; `contexts` says which. Those that use HTTP look for its address
+when they are given a strand's (`api_at`): in the context, in `run.json` of a broker on this
+machine, on the default port. Those that speak a strand ask over HTTP for its port
 (`strand_address`).
 """
 
 import http.client
+import json
 import os
 import socket
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
@@ -21,6 +25,7 @@ import typer
 
 from braidmq.base.errors import EXIT_USAGE, BraidError, ConfigError
 from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.cli.contexts import Place, place_of
 from braidmq.cli.exact_json import read_json, room_for_depth
 
 HTTP_PORT: Final = 9100
@@ -40,16 +45,22 @@ ANSWER_BYTES_MAX: Final = PAGE_SIZE * (6 * NAMES_IN_ROW_MAX * TOPIC_BYTES_MAX + 
 EVENT_BYTES_MAX: Final = 1_048_576
 """One line of an event stream; the history of numbers is the longest."""
 
-DEFAULT_URL: Final = "http://dev-key@127.0.0.1:9100"
+RUN_FILE: Final = "run.json"
+DEFAULT_DATA_DIR: Final = "data"
+"""Of `braidmq serve`, which writes its addresses to `run.json` in it."""
 
 Url = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="Broker's HTTP address, http://KEY@HOST:PORT; also BRAIDMQ_URL."
+        metavar="URL",
+        help="Address of the broker, of any scheme: http://, blip://, vibe:// or "
+        "qumbed://KEY@HOST:PORT. Default: BRAIDMQ_URL, else the context in use (`braidmq "
+        "context`), else the broker of `braidmq serve --dev`.",
     ),
 ]
 
-_FORM: Final = "must be http://KEY@HOST:PORT"
+_FORM: Final = "must be http://KEY@HOST:PORT, or the same with blip, vibe or qumbed"
+_SCHEMES: Final = frozenset({"http", "blip", "vibe", "qumbed"})
 _PORT_FORM: Final = "the port must be a number from 1 to 65535"
 _HINTS: Final = {
     401: "pass the API key in --url or BRAIDMQ_URL",
@@ -101,6 +112,8 @@ class Api:
     tls: bool
     is_guessed: bool = False
     """Whether the port is only the default, because the given address was a strand's."""
+    tried: str = field(default="", compare=False)
+    """Where else HTTP was looked for, in vain."""
 
     @property
     def place(self) -> str:
@@ -264,7 +277,8 @@ class Api:
         if self.is_guessed and not isinstance(
             error, socket.gaierror | ssl.SSLCertVerificationError
         ):
-            hint = "if HTTP is elsewhere, pass --url http://KEY@HOST:PORT"
+            hint = f"tried {self.tried}; " if self.tried else ""
+            hint += "if HTTP is elsewhere, pass --url http://KEY@HOST:PORT"
         told = f"cannot reach HTTP on {self.place}: {reason}"
         return HttpError(f"{told}; {hint}" if hint else told)
 
@@ -275,38 +289,90 @@ class Api:
 
 
 def api_at(url: str | None) -> Api:
-    """Return the broker that --url, BRAIDMQ_URL or the default names.
+    """Return the HTTP API of the broker that --url, the environment or a context names.
 
     Raises:
-        ConfigError: The URL is invalid.
+        ConfigError: The URL is invalid, or there is no such context.
+    """
+    return api_of(place_of(url))
+
+
+def api_of(place: Place) -> Api:
+    """Return the HTTP API of the broker at *place*; raises as `api_at`."""
+    parts = checked_url(place.url, place.said_by)
+    host, port = str(parts.hostname), _port_in(parts, place.said_by)
+    key, tls = unquote(parts.netloc.rpartition("@")[0]), parts.scheme.endswith("s")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(place.said_by, "the key must be printable ASCII")
+    if is_http(place.url):
+        return Api(host, port or HTTP_PORT, key, tls=tls)
+    # Of a strand's address, host and key are used.
+    if place.http is not None:
+        own = checked_url(place.http, place.said_by)
+        own_key = unquote(own.netloc.rpartition("@")[0]) or key
+        own_port = _port_in(own, place.said_by) or HTTP_PORT
+        return Api(str(own.hostname), own_port, own_key, tls=own.scheme.endswith("s"))
+    strand = parts.scheme.removesuffix("s")
+    run_file = Path(os.environ.get("BRAIDMQ_DATA_DIR") or DEFAULT_DATA_DIR) / RUN_FILE
+    found, tried = _http_beside(run_file, strand, host, port or _USUAL_PORTS[strand])
+    if found:
+        return Api(host, found, key, tls=tls)
+    return Api(host, HTTP_PORT, key, tls=tls, is_guessed=True, tried=tried)
+
+
+def checked_url(url: str, said_by: str) -> SplitResult:
+    """Return the parts of an address of any scheme that a broker has.
+
+    Raises:
+        ConfigError: It is none; the text does not repeat it, because of its key.
     """
     try:
-        parts = urlsplit(url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL)
+        parts = urlsplit(url)
         host = parts.hostname
         (host or "").encode("idna")  # as the resolver will: a label has 1 to 63 bytes
     except ValueError:
-        raise ConfigError("--url", _FORM) from None
-    scheme = parts.scheme.removesuffix("s")
-    if not host or scheme not in {"http", "blip", "vibe", "qumbed"}:
-        raise ConfigError("--url", _FORM)
-    port = _port_in(parts)
-    key = unquote(parts.netloc.rpartition("@")[0])
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError("--url", "the key must be printable ASCII")
-    # Of a strand's address, host and key are used.
-    is_own = scheme == "http"
-    own_port = port if is_own and port is not None else HTTP_PORT
-    tls = parts.scheme.endswith("s")
-    return Api(host, own_port, key, tls=tls, is_guessed=not is_own)
+        raise ConfigError(said_by, _FORM) from None
+    if not host or parts.scheme.removesuffix("s") not in _SCHEMES:
+        raise ConfigError(said_by, _FORM)
+    _port_in(parts, said_by)
+    return parts
 
 
-def _port_in(parts: SplitResult) -> int | None:
+def _http_beside(run_file: Path, strand: str, host: str, port: int) -> tuple[int, str]:
+    """Return the HTTP port of the broker on this machine whose *strand* is there.
+
+    The port is 0 if it was not found, and the text says what was tried.
+    """
+    if not _is_here(host):
+        return 0, ""
+    try:
+        facts = json.loads(run_file.read_bytes())
+        is_it = str(facts[strand]).rpartition(":")[2] == str(port)
+        number = str(facts["http"]).rpartition(":")[2]
+        if is_it and number.isdigit():
+            return int(number), ""
+        reason = "HTTP is off there" if is_it else "of another broker"
+    except FileNotFoundError:
+        reason = "not there"
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        reason = "not readable"
+    return 0, f"{run_file} ({reason}) and the default port"
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _port_in(parts: SplitResult, said_by: str) -> int | None:
     try:
         port = parts.port
     except ValueError:
         port = 0
     if port == 0:  # do not print it: the text may be a misplaced key
-        raise ConfigError("--url", _PORT_FORM)
+        raise ConfigError(said_by, _PORT_FORM)
     return port
 
 
@@ -323,19 +389,22 @@ def is_http(url: str) -> bool:
     return url.partition("://")[0].lower() in {"http", "https"}
 
 
-def strand_address(url: str, strand: str = BLIP) -> str:
-    """Return *url*, or the address of *strand* at the broker whose HTTP address is *url*.
+def strand_address(url: str, strand: str | None = None, http: str | None = None) -> str:
+    """Return the address of *strand* at the broker that *url* is an address of.
 
-    Only the port is asked for: the broker may listen on 0.0.0.0, which cannot be connected to,
-    so the host is taken from the URL.
+    Without *strand* any will do: a strand's own address is returned as it is, and for that of
+    HTTP it is Blip's. *http* is the HTTP address, if it is known. Only the port is asked for:
+    the broker may listen on 0.0.0.0, which cannot be connected to, so the host is that of HTTP.
 
     Raises:
         ConfigError: The URL is invalid, or the strand is off or has no TLS there.
         HttpError: The broker does not answer.
     """
-    if not is_http(url):
+    scheme = url.partition("://")[0].lower().removesuffix("s")
+    if not is_http(url) and strand in {None, scheme}:
         return url
-    api = api_at(url)
+    strand = strand or BLIP
+    api = api_of(Place(url, http))
     port, tls = _listening(api, strand)
     if api.tls and not tls:
         other = f"{strand}://KEY@{_host(api)}:{port}"

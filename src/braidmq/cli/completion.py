@@ -28,9 +28,9 @@ class Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="Shell to generate the script for.")],
+    shell: Annotated[Shell, typer.Argument(help="Shell that the script is for.")],
 ) -> None:
-    """Print a script that completes commands and names in a shell."""
+    """Print a script that completes what you type in a shell."""
     print(
         get_completion_script(
             prog_name="braidmq", complete_var="_BRAIDMQ_COMPLETE", shell=shell.value

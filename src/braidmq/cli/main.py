@@ -26,7 +26,17 @@ from braidmq.base.extras import MissingExtraError, extra_of
 from braidmq.cli import completion
 from braidmq.cli.api import TRUST_HINT
 from braidmq.cli.bench import bench
-from braidmq.cli.broker import config, discover, doctor, keygen, keys, reload, serve, wal
+from braidmq.cli.broker import (
+    config,
+    context,
+    discover,
+    doctor,
+    keygen,
+    keys,
+    reload,
+    serve,
+    wal,
+)
 from braidmq.cli.command_list import CommandList
 from braidmq.cli.data import dead_letters, messages, queues, top, topics
 from braidmq.cli.demo import demo
@@ -69,10 +79,9 @@ _USER_OF_URL = re.compile(r"(?<=://)(?!KEY@)[^/\s'\"]*@")  # not in `must be bli
 app = typer.Typer(
     name="braidmq",
     cls=CommandList,
-    help="One durable message broker for three wire protocols.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # drawing boxes took half the time of --help
+    rich_markup_mode=None,  # its tables cut the names of options, and took half of the time
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serve.serve)
@@ -91,6 +100,7 @@ app.add_typer(queues.app, name="queue", cls=CommandList)
 app.add_typer(topics.app, name="topic", cls=CommandList)
 app.add_typer(dead_letters.app, name="dlq", cls=CommandList)
 app.add_typer(keys.app, name="keys", cls=CommandList)
+app.add_typer(context.app, name="context", cls=CommandList)
 app.add_typer(config.app, name="config", cls=CommandList)
 app.add_typer(wal.app, name="wal", cls=CommandList)
 app.add_typer(pipelines.app, name="pipeline", cls=CommandList)
@@ -113,7 +123,11 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """One durable message broker for three wire protocols."""
+    """A durable message broker with three wire protocols over one log.
+
+    `braidmq serve --dev` starts a broker to try things with. Then, in other terminals:
+    `braidmq subscribe orders`, and `braidmq publish orders hello`.
+    """
 
 
 def run() -> None:

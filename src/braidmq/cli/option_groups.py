@@ -15,7 +15,22 @@ import inspect
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
+
+from braidmq.base.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def either(argument: str, given: T | None, old: T | None) -> T | None:
+    """Return the value of an argument that used to be an option, which still works.
+
+    Raises:
+        ConfigError: Both were given, and differ.
+    """
+    if given is not None and old is not None and given != old:
+        raise ConfigError(argument, "was given twice, as an argument and as an option")
+    return old if given is None else given
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

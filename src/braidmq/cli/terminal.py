@@ -5,6 +5,8 @@ the user type a name again before it is deleted for good.
 """
 
 import os
+import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
@@ -16,11 +18,14 @@ from braidmq.base.printable import printable
 from braidmq.cli.exact_json import json_text
 
 Row = Mapping[str, object]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask to type the name again.")]
 
 ANSWER_CHARS_MAX: Final = 65_536
 """Longer than any name; stdin may be a pipe with anything in it."""
+
+_GAP: Final = "  "
+_NUMBER: Final = re.compile(r"[0-9][0-9.,]*")
 
 
 class NotConfirmedError(BraidError):
@@ -89,12 +94,51 @@ def _cell(value: object) -> str:
 
 
 def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    """Print an aligned table; if it is wider than the terminal, a block of lines per row.
 
-    table = Table(*columns, box=box.SIMPLE_HEAD)
-    for row in rows:
-        table.add_row(*(escape(_cell(row.get(column))) for column in columns))
-    Console().print(table)
+    Nothing is ever cut: what is left out of a name is what tells it from another.
+    """
+    table = [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [
+        max(map(_width, (column, *cells)))
+        for column, cells in zip(columns, _turned(table, len(columns)), strict=True)
+    ]
+    if sum(widths) + len(_GAP) * (len(columns) - 1) > shutil.get_terminal_size().columns:
+        _print_blocks(table, columns)
+        return
+    rights = [_are_numbers(cells) for cells in _turned(table, len(columns))]
+    for number, line in enumerate((columns, *table)):
+        cells = [
+            " " * (width - _width(cell)) + cell
+            if right
+            else cell + " " * (width - _width(cell))
+            for cell, width, right in zip(line, widths, rights, strict=True)
+        ]
+        text = _GAP.join(cells).rstrip()
+        print(text if number else styled(text, bold=True))
+
+
+def _print_blocks(table: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
+    longest = max(map(len, columns))
+    for number, cells in enumerate(table):
+        if number:
+            print()
+        for column, cell in zip(columns, cells, strict=True):
+            print(f"{styled(column.ljust(longest), dim=True)}{_GAP}{cell}".rstrip())
+
+
+def _turned(table: Sequence[Sequence[str]], count: int) -> list[list[str]]:
+    return [[cells[at] for cells in table] for at in range(count)]
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    return any(cells) and all(not cell or _NUMBER.fullmatch(cell) for cell in cells)
+
+
+def _width(text: str) -> int:
+    """Return how many columns *text* takes: characters of East Asia take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

@@ -41,7 +41,7 @@ from braidmq.client.errors import (
     SubscriptionGone,
     SubscriptionRefused,
 )
-from braidmq.client.options import Choices, Options, Priority
+from braidmq.client.options import Choices, DeliveryMode, Options, Outgoing, Overflow, Priority
 from braidmq.client.strand import AnyStrand
 from braidmq.client.subscription import Subscription
 from braidmq.client.surface import Client, Connecting
@@ -54,6 +54,7 @@ __all__ = [
     "Closed",
     "ConnectionFailed",
     "ConnectionLost",
+    "DeliveryMode",
     "InvalidArgument",
     "KeyRefused",
     "Message",
@@ -62,6 +63,8 @@ __all__ = [
     "NotSent",
     "NotSupported",
     "OutcomeUnknown",
+    "Outgoing",
+    "Overflow",
     "Priority",
     "PublishError",
     "PublishFailed",

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from braidmq.client.options import DeliveryMode, Overflow
+
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
@@ -22,6 +24,11 @@ class Receipt:
 
     delivered: int | None = None
     """How many subscribers got it at once, where the strand reports it (Qumbed)."""
+
+    timestamp: datetime | None = None
+    """When the broker accepted it, to the millisecond, as subscribers see it (Vibe, Qumbed).
+    None on Blip, for a repetition of what was stored before, and from a broker that does not
+    report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class QueueInfo:
     in_flight: int
     """Delivered, and neither acknowledged nor given back."""
     subscribers: int
-    mode: str
+    mode: DeliveryMode
     """`RoundRobin`, `FanOutWithAck`, `FanOutWithoutAck` or `PriorityBased`."""
     max_size: int | None
     """How many messages may wait; None: no limit."""
@@ -52,7 +59,7 @@ class QueueInfo:
     """After how many seconds a message expires; None: never."""
     dead_letters: bool
     dead_letter_name: str | None
-    overflow: str
+    overflow: Overflow
     """`DropOldest`, `DropNewest`, `BlockPublisher` or `RedirectToDlq`."""
     max_attempts: int
     durable: bool

@@ -3,6 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import ClassVar, Final
 
@@ -10,6 +11,8 @@ from braidmq.client import capabilities
 from braidmq.client.errors import ClientError
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 log = logging.getLogger("braidmq.client")
 
@@ -39,6 +42,15 @@ class Message(ABC):
     @property
     def attempt(self) -> int | None:
         """Which delivery of the message this is, from 1; None if the strand does not say."""
+        return None
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the broker accepted the message; None on Blip, which does not say.
+
+        On Vibe it is the header `timestamp`: a publisher that sends one of its own replaces
+        the broker's.
+        """
         return None
 
     @property
@@ -130,6 +142,23 @@ class Message(ABC):
         except BaseException:
             self._settled = False  # perhaps nothing was sent, so the caller may try again
             raise
+
+
+def instant_of_ms(timestamp_ms: int) -> datetime | None:
+    """Return milliseconds of Unix time as a moment; None for 0, or what is none."""
+    try:
+        return _EPOCH + timedelta(milliseconds=timestamp_ms) if timestamp_ms else None
+    except OverflowError:
+        return None
+
+
+def instant_of_iso(text: str) -> datetime | None:
+    """Return the moment that an ISO 8601 text says, by default in UTC; None if it says none."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    except ValueError:
+        return None
 
 
 class Processing:

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypedDict
+from typing import Final, Literal, NamedTuple, Protocol, TypedDict
 
 from braidmq.client.errors import ConnectionLost, InvalidArgument
 
@@ -29,6 +29,43 @@ class Priority(enum.IntEnum):
     NORMAL = 1
     HIGH = 2
     CRITICAL = 3
+
+
+DeliveryMode = Literal[
+    "RoundRobin",
+    "FanOutWithAck",
+    "FanOutWithoutAck",
+    "PriorityBased",
+    "round_robin",
+    "fan_out_with_ack",
+    "fan_out_without_ack",
+    "priority_based",
+]
+"""Who gets a queue's messages; each mode has the name of the wire, and Python's spelling."""
+
+Overflow = Literal[
+    "DropOldest",
+    "DropNewest",
+    "BlockPublisher",
+    "RedirectToDlq",
+    "drop_oldest",
+    "drop_newest",
+    "block_publisher",
+    "redirect_to_dlq",
+]
+"""What happens to a message for which its queue has no room; spelled like the modes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message for `publish_many` that has headers or a priority of its own."""
+
+    payload: Payload
+    headers: Mapping[str, str] | None = None
+    """Added to the headers that all messages of the call have; of two with the same name,
+    this one is sent."""
+    priority: int | None = None
+    """None: the priority that all messages of the call have."""
 
 
 class KeyHolder(Protocol):
@@ -187,11 +224,11 @@ class SubscribeOptions(NamedTuple):
 class QueueOptions(NamedTuple):
     """The options of `declare_queue`; None leaves a choice to the broker."""
 
-    mode: str | None = None
+    mode: DeliveryMode | None = None
     max_size: int | None = None
     ttl: float | None = None
     dead_letters: bool | None = None
     dead_letter_name: str | None = None
-    overflow: str | None = None
+    overflow: Overflow | None = None
     max_attempts: int | None = None
     durable: bool | None = None

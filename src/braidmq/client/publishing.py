@@ -8,20 +8,22 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import count
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from braidmq.base.limits import TOPIC_BYTES_MAX
+from braidmq.client import capabilities
 from braidmq.client.answers import Receipt
 from braidmq.client.connection import C, Connection, Post
 from braidmq.client.errors import (
     InvalidArgument,
     NotSent,
+    NotSupported,
     OutcomeUnknown,
     PublishError,
     PublishFailed,
     PublishRefused,
 )
-from braidmq.client.options import Payload
+from braidmq.client.options import Outgoing, Payload
 from braidmq.client.replies import A, Refusal
 
 CHUNK_BYTES: Final = 256 * 1024
@@ -58,9 +60,20 @@ class Flight(ABC, Generic[T]):
 class Posting(ABC, Generic[C, T]):
     """The topic and options of a publish, checked once for any number of messages."""
 
+    __slots__ = ()
+
+    strand: ClassVar[str]
+
     @abstractmethod
     def lay_out(self, payload: Payload) -> T:
         """Return *payload* ready to be sent, or raise InvalidArgument."""
+
+    def lay_out_own(self, message: Outgoing) -> T:
+        """Return *message* ready to be sent; raise InvalidArgument, or NotSupported."""
+        # Empty headers ask for nothing, so every strand takes them.
+        asked = {"headers": bool(message.headers), "priority": message.priority is not None}
+        capabilities.check(self.strand, (name for name, is_asked in asked.items() if is_asked))
+        return self.lay_out(message.payload)
 
     @abstractmethod
     def fly(self, chunk: Chunk[T], connection: C) -> Flight[T]:
@@ -143,14 +156,20 @@ def payload_bytes(payload: Payload) -> bytes:
         raise InvalidArgument(f"a payload is bytes, not {kind}") from None
 
 
-def chunks(lay_out: Callable[[Payload], T], payloads: Iterable[Payload]) -> Iterator[Chunk[T]]:
+def chunks(
+    posting: Posting[Any, T], payloads: Iterable[Payload | Outgoing]
+) -> Iterator[Chunk[T]]:
     """Lay out *payloads* and cut them into chunks; read no further than the current chunk."""
+    lay_out = posting.lay_out
     chunk: Chunk[T] = []
     size = 0
     for payload in payloads:
         try:
-            laid_out = lay_out(payload)
-        except InvalidArgument as error:
+            if isinstance(payload, Outgoing):
+                laid_out = posting.lay_out_own(payload)
+            else:
+                laid_out = lay_out(payload)
+        except (InvalidArgument, NotSupported) as error:
             # It keeps its place, so that results and payloads correspond. It takes no room in
             # a write, so it does not end the chunk either.
             chunk.append(NotSent(str(error)))

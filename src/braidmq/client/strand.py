@@ -23,7 +23,13 @@ from braidmq.client.errors import (
     PublishRefused,
 )
 from braidmq.client.link import Dialer, Link, Owner, backoff
-from braidmq.client.options import Payload, PublishOptions, QueueOptions, SubscribeOptions
+from braidmq.client.options import (
+    Outgoing,
+    Payload,
+    PublishOptions,
+    QueueOptions,
+    SubscribeOptions,
+)
 from braidmq.client.publishing import (
     FLIGHTS_MAX,
     Chunk,
@@ -133,7 +139,7 @@ class Strand(ABC, Generic[C, T]):
         return result
 
     async def publish_many(
-        self, topic: str, payloads: Iterable[Payload], options: PublishOptions
+        self, topic: str, payloads: Iterable[Payload | Outgoing], options: PublishOptions
     ) -> list[Receipt | PublishError]:
         """Publish messages as they are read; return the outcome of each, in order."""
         posting = self._posting(topic, options)
@@ -150,7 +156,7 @@ class Strand(ABC, Generic[C, T]):
 
         self._begin()
         try:
-            for chunk in chunks(posting.lay_out, payloads):
+            for chunk in chunks(posting, payloads):
                 try:
                     flights.append(await self._launch(posting, chunk))
                 except ClientError as error:

@@ -13,7 +13,10 @@ from braidmq.client.answers import QueueInfo, Receipt, Stats
 from braidmq.client.errors import InvalidArgument, PublishError
 from braidmq.client.options import (
     PREFETCH_DEFAULT,
+    DeliveryMode,
     OnGap,
+    Outgoing,
+    Overflow,
     Payload,
     PublicKey,
     PublishOptions,
@@ -96,9 +99,11 @@ class Client:
     async def publish_many(
         self,
         topic: str,
-        payloads: Iterable[Payload],
+        payloads: Iterable[Payload | Outgoing],
         *,
         qos: int = 1,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
         recipient: PublicKey | None = None,
         schema: str = "",
         envelope: bool = False,
@@ -107,7 +112,9 @@ class Client:
         """Publish messages in one pipeline; return a receipt or an error for each, in order.
 
         *payloads* is read as fast as the broker accepts them, so it may be a long generator; it
-        is read on the event loop, so it must not block. The options are those of `publish`.
+        is read on the event loop, so it must not block. The options are those of `publish`, and
+        hold for every message. A :class:`~braidmq.Outgoing` among the payloads adds headers or
+        a priority of its own; on a strand without them its outcome is NotSent.
 
         Raises:
             InvalidArgument: The topic or an option is invalid.
@@ -115,7 +122,13 @@ class Client:
             Closed: The client was closed, or is draining.
         """
         options = PublishOptions(
-            qos=qos, recipient=recipient, schema=schema, envelope=envelope, retry=retry
+            qos=qos,
+            headers=headers,
+            priority=priority,
+            recipient=recipient,
+            schema=schema,
+            envelope=envelope,
+            retry=retry,
         )
         self._check(options, _PUBLISH_DEFAULTS)
         return await self._strand.publish_many(topic, payloads, options)
@@ -162,12 +175,12 @@ class Client:
         self,
         name: str,
         *,
-        mode: str | None = None,
+        mode: DeliveryMode | None = None,
         max_size: int | None = None,
         ttl: float | None = None,
         dead_letters: bool | None = None,
         dead_letter_name: str | None = None,
-        overflow: str | None = None,
+        overflow: Overflow | None = None,
         max_attempts: int | None = None,
         durable: bool | None = None,
     ) -> QueueInfo:
@@ -175,8 +188,9 @@ class Client:
 
         The broker chooses every option that is not given. *mode* is `RoundRobin`,
         `FanOutWithAck`, `FanOutWithoutAck` or `PriorityBased`, and *overflow* `DropOldest`,
-        `DropNewest`, `BlockPublisher` or `RedirectToDlq`; case does not matter, and
-        `round_robin` works too. A queue that exists keeps its options, as the result shows.
+        `DropNewest`, `BlockPublisher` or `RedirectToDlq`; `round_robin`, `drop_oldest` and so
+        on are the same, and case does not matter. A queue that exists keeps its options, as
+        the result shows.
 
         Raises:
             InvalidArgument: The name or an option is invalid.

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -166,6 +167,7 @@ class Message(Facade[deliveries.Message]):
     id = Reading["int | str | None"](deliveries.Message)
     qos = Reading[int](deliveries.Message)
     attempt = Reading["int | None"](deliveries.Message)
+    timestamp = Reading[datetime | None](deliveries.Message)
     headers = Reading[Mapping[str, str]](deliveries.Message)
     sender = Reading["bytes | None"](deliveries.Message)
     sealed_by_gateway = Reading[bool](deliveries.Message)

@@ -19,3 +19,11 @@ def world() -> World:
 def port(world: World) -> Iterator[int]:
     with serving(world) as port:
         yield port
+
+
+@pytest.fixture(autouse=True)
+def _no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the contexts of whoever runs the tests out of them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
+    for name in ("BRAIDMQ_URL", "BRAIDMQ_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)

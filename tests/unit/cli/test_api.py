@@ -1,5 +1,6 @@
 """The broker's HTTP API as commands call it: its address, the key, and its errors."""
 
+import re
 import socket
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
@@ -76,11 +77,15 @@ def test_a_broker_that_does_not_listen_is_reported(capsys: pytest.CaptureFixture
     )
 
 
-def test_a_guessed_address_is_reported_as_such() -> None:
-    """One address serves all commands; the error says how to give that of HTTP."""
+def test_a_guessed_address_is_reported_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One address serves all commands; the error says what was tried, and what to do."""
+    monkeypatch.chdir(tmp_path)
     guessed = api_at("blip://k@127.0.0.1:5555")
-    problem = "Connection refused; if HTTP is elsewhere, pass --url http://KEY@HOST:PORT"
-    with pytest.raises(HttpError, match=problem):
+    tried = "Connection refused; tried data/run.json (not there) and the default port; "
+    problem = tried + "if HTTP is elsewhere, pass --url http://KEY@HOST:PORT"
+    with pytest.raises(HttpError, match=re.escape(problem)):
         replace(guessed, port=1).ask("GET", "/api/topics")
 
     assert 9100 == guessed.port
@@ -260,7 +265,8 @@ BAD_URLS = ["127.0.0.1:9100", "ftp://k@h:1", "http://", "http://k@a..b", "http:/
 def test_a_bad_url_is_exit_2(capsys: pytest.CaptureFixture[str], bad: str) -> None:
     """The error shows the form, and does not repeat the URL."""
     assert 2 == main(["topics", "--url", bad])
-    assert "error: --url: must be http://KEY@HOST:PORT\n" == capsys.readouterr().err
+    form = "must be http://KEY@HOST:PORT, or the same with blip, vibe or qumbed"
+    assert f"error: --url: {form}\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["0", "99999", "x"])

@@ -145,3 +145,48 @@ def test_a_name_cannot_control_the_terminal(
     confirm("purge queue", "a\x1b[2J", yes=False)
 
     assert "\x1b" not in capsys.readouterr().err
+
+
+WIDE: list[dict[str, object]] = [
+    {"name": 60 * "n", "url": "blip://****@127.0.0.1:5555", "count": 1},
+    {"name": "\u4e2d\u6587", "url": "", "count": 1_000},
+]
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_table_is_never_cut(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it is too wide for the terminal, each row is a block of lines."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_rows(WIDE, ("name", "url", "count"), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+
+    narrow = [
+        f"name   {60 * 'n'}",
+        "url    blip://****@127.0.0.1:5555",
+        "count  1",
+        "",
+        "name   \u4e2d\u6587",
+        "url",
+        "count  1000",
+    ]
+    wide = [
+        f"name{58 * ' '}url{25 * ' '}count",
+        f"{60 * 'n'}  blip://****@127.0.0.1:5555      1",
+        f"\u4e2d\u6587{87 * ' '}1000",
+    ]
+    assert (narrow if columns == 80 else wide) == lines
+
+
+def test_a_table_without_rows_is_its_head(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that one sees what would be listed."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_rows([], ("name", "count"), as_json=False)
+
+    assert "name  count\n" == capsys.readouterr().out

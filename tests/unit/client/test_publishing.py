@@ -2,6 +2,7 @@
 
 import pytest
 
+from braidmq.client.blip.publishing import BlipPosting
 from braidmq.client.errors import InvalidArgument, NotSent, PublishFailed, PublishRefused
 from braidmq.client.publishing import (
     CHUNK_BYTES,
@@ -37,15 +38,15 @@ def test_chunks_are_bounded_in_number_and_bytes() -> None:
     small = [b"x"] * (CHUNK_COUNT + 1)
     large = [bytes(CHUNK_BYTES // 2)] * 3
 
-    assert [CHUNK_COUNT, 1] == [len(chunk) for chunk in chunks(payload_bytes, small)]
-    assert [2, 1] == [len(chunk) for chunk in chunks(payload_bytes, large)]
-    assert [] == list(chunks(payload_bytes, []))
+    assert [CHUNK_COUNT, 1] == [len(chunk) for chunk in chunks(BlipPosting("t", 1), small)]
+    assert [2, 1] == [len(chunk) for chunk in chunks(BlipPosting("t", 1), large)]
+    assert [] == list(chunks(BlipPosting("t", 1), []))
 
 
 def test_chunks_read_the_messages_lazily() -> None:
     """A long generator of messages is never held in memory as a whole."""
     numbers = iter(range(10 * CHUNK_COUNT))
-    next(chunks(payload_bytes, (b"%d" % number for number in numbers)))
+    next(chunks(BlipPosting("t", 1), (b"%d" % number for number in numbers)))
 
     assert CHUNK_COUNT == next(numbers)
 
@@ -53,7 +54,7 @@ def test_chunks_read_the_messages_lazily() -> None:
 def test_a_message_that_cannot_be_sent_keeps_its_place() -> None:
     """The messages around it are sent."""
     payloads = [b"1", "2", b"3"]
-    (chunk,) = chunks(payload_bytes, payloads)  # type: ignore[arg-type] # the mistake under test
+    (chunk,) = chunks(BlipPosting("t", 1), payloads)  # type: ignore[arg-type] # the mistake under test
 
     assert [b"1", b"3"] == [chunk[0], chunk[2]]
     assert isinstance(chunk[1], NotSent)

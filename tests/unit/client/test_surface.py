@@ -118,7 +118,7 @@ def test_options_are_keyword_only(common: type) -> None:
     ("method", "record", "lacking"),
     [
         (surface.Client.publish, PublishOptions, set()),
-        (surface.Client.publish_many, PublishOptions, {"headers", "priority", "ttl"}),
+        (surface.Client.publish_many, PublishOptions, {"ttl"}),
         (surface.Client.subscribe, SubscribeOptions, set()),
         (surface.Client.declare_queue, QueueOptions, set()),
     ],

@@ -86,6 +86,8 @@ class Measured:
     repeated: int = 0
     lost: int = 0
     queue_stays: bool = False
+    topic_stays: bool = False
+    interrupted: bool = False
     publish_s: float = 0.0
     deliver_s: float = 0.0
     latencies: "array[float]" = field(default_factory=lambda: array("d"))
@@ -135,6 +137,14 @@ class Run:
         self._finish()
         return self._measured
 
+    def interrupted(self) -> Measured | None:
+        """Return the figures up to the signal that ended the run; None if there are none."""
+        if not self._measured.published:
+            return None
+        self._measured.interrupted = True
+        self._measured.deliver_s = (self._last_delivery_ns - self._started_ns) / _NS
+        return self._measured
+
     async def _measure(self, publishers: "list[Client]", readers: "list[Client]") -> None:
         load = self._load
         async with AsyncExitStack() as subscribed:
@@ -181,9 +191,9 @@ class Run:
             # The first failure ends the others: half a load measures nothing.
             await asyncio.gather(*tasks)
         finally:
+            self._measured.publish_s = self._elapsed_s()  # also if a signal ends it here
             for task in tasks:
                 task.cancel()
-        self._measured.publish_s = self._elapsed_s()
 
     async def _publish(self, client: "Client") -> None:
         load, measured = self._load, self._measured

@@ -34,6 +34,8 @@ class Figures:
     repeated: int
     lost: int
     queue_stays: bool
+    topic_stays: bool
+    interrupted: bool
     publish_seconds: float
     publish_rate: float
     publish_mb_per_s: float
@@ -87,6 +89,8 @@ def figures(load: Load, measured: Measured, percentiles: Sequence[float]) -> Fig
         repeated=measured.repeated,
         lost=measured.lost,
         queue_stays=measured.queue_stays,
+        topic_stays=measured.topic_stays,
+        interrupted=measured.interrupted,
         publish_seconds=round(measured.publish_s, 3),
         publish_rate=_rate(published, measured.publish_s),
         publish_mb_per_s=_rate(published * load.size / _MEGA, measured.publish_s),
@@ -149,6 +153,8 @@ def notes(found: Figures) -> list[str]:
 def troubles(found: Figures) -> list[str]:
     """Return what went wrong."""
     told = []
+    if found.interrupted:
+        told.append(f"interrupted: these are the figures of {found.publish_seconds:g} s")
     for name in ("refused", "repeated", "lost"):
         count = getattr(found, name)
         if count:
@@ -159,10 +165,10 @@ def troubles(found: Figures) -> list[str]:
 def remains(found: Figures) -> str:
     """Return what the run leaves at an existing broker; "" if nothing."""
     told = ""
-    if found.published and found.qos:
+    if found.topic_stays:
         messages = counted(found.published, "message")
-        told = f"left in the log until retention removes it: topic {printable(found.topic)} "
-        told += f"with {messages}"
+        told = f"topic {printable(found.topic)} stays, with {messages}: "
+        told += "`braidmq topic delete` removes it"
     if found.queue_stays:
         queue = f"queue {printable(found.topic)} stays: `braidmq queue delete` removes it"
         told = f"{told}; {queue}" if told else queue

@@ -13,12 +13,14 @@ from braidmq.cli.terminal import AsJson, print_json
 if TYPE_CHECKING:  # pydantic is slow to import, and most commands do not need it
     from braidmq.server.config.config import Config
 
-app = typer.Typer(help="The configuration.", no_args_is_help=True)
+app = typer.Typer(help="Show the configuration of the broker.", no_args_is_help=True)
 
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", help="Configuration, TOML or YAML; also BRAIDMQ_CONFIG.", metavar="FILE"
+        "--config",
+        help="Configuration file of the broker, TOML or YAML. Default: BRAIDMQ_CONFIG.",
+        metavar="FILE",
     ),
 ]
 
@@ -40,7 +42,10 @@ def effective_config(
 
 @app.command("show")
 def show(config_file: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Print the effective configuration as TOML, with secrets masked."""
+    """Print the configuration in effect, as TOML, without secrets.
+
+    It is made of the built-in values, the file and the variables of the environment.
+    """
     from braidmq.server.config.text import to_text
 
     text = to_text(effective_config(config_file, {}, keys_needed=False))

@@ -22,12 +22,21 @@ _COLUMNS: Final = ("node", "address", "public_key", "topics")
 def discover(
     *,
     timeout: Annotated[
-        float, Option(min=0.1, max=3_600, metavar="SECONDS", help="How long to listen.")
+        float,
+        Option(
+            min=0.1, max=3_600, metavar="SECONDS", help="How long to listen for announcements."
+        ),
     ] = DEFAULT_TIMEOUT_S,
-    count: Annotated[int | None, Option(min=1, help="Stop after this many relays.")] = None,
+    count: Annotated[
+        int | None, Option(min=1, metavar="N", help="Stop after this many brokers.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the Qumbed relays that announce themselves over mDNS."""
+    """Find brokers on the local network that announce themselves.
+
+    `braidmq serve --mdns` announces the Qumbed protocol over mDNS. Announcements are not
+    authenticated: check the public key before trusting a broker.
+    """
     with needing("server", "braidmq discover"):
         from braidmq.server.strands.qumbed.mdns import find
 

@@ -73,11 +73,19 @@ class Finding:
 def doctor(
     config_file: ConfigFile = None,
     data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory of the log.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of the messages. Default: data_dir of the configuration, or data.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: what is missing, and how to get it."""
+    """Check this machine: what is missing, and how to get it.
+
+    Looks at the packages, the compiled modules, Java, the data directory, the ports and the
+    keys; exits with 1 if the broker could not run.
+    """
     config = effective_config(config_file, {"data_dir": data_dir}, keys_needed=False)
     findings = list(_findings(config))
     if as_json:
@@ -168,7 +176,7 @@ def api_keys(count: int) -> Finding:
     """Check that API keys are configured."""
     if count:
         return Finding("api keys", OK, f"{count} configured")
-    advice = "'braidmq keys new --name NAME' creates one; serve --dev needs none"
+    advice = "'braidmq keys new NAME' creates one; serve --dev needs none"
     return Finding("api keys", WARNING, "none configured", advice)
 
 

@@ -1,7 +1,7 @@
 """`braidmq keygen`: make a key pair for Qumbed's encrypted messages.
 
-The private key is written to a new file that only its owner can read; it is printed only with
-`--out -`. API keys are something else: `braidmq keys new` makes them.
+The private key is written to a new file that only its owner can read; it is printed only if
+the file is `-`. API keys are something else: `braidmq keys new` makes them.
 """
 
 import os
@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from braidmq.base.printable import printable
+from braidmq.cli.option_groups import either
 from braidmq.cli.terminal import AsJson, print_json
 
 DEFAULT_FILE: Final = "qumbed.key"
@@ -20,22 +21,33 @@ _MODE: Final = 0o600
 
 
 def keygen(
-    out: Annotated[
-        str, typer.Option(metavar="FILE", help="New file for the private key; - prints it.")
-    ] = DEFAULT_FILE,
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help=f"New file for the private key; - prints it. Default: {DEFAULT_FILE}.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[str | None, typer.Option("--out", metavar="FILE", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a Curve25519 key pair; print the public key and its id."""
+    """Make a key pair for encrypted messages (Qumbed).
+
+    The private key (Curve25519) is written to a file that only you can read. The public key is
+    printed: give it to whoever publishes to you.
+    """
+    place = either("FILE", file, out) or DEFAULT_FILE
     from braidmq.client.qumbed.boxes import KeyPair
 
     keys = KeyPair.generate()
     private_key = keys.reveal_private_key().hex()
     shown = {"public_key": keys.public_key.hex(), "key_id": keys.key_id.hex()}
-    if out == STDOUT:
+    if place == STDOUT:
         shown["private_key"] = private_key
     else:
-        _write_new(Path(out), private_key.encode() + b"\n")
-        shown["file"] = out
+        _write_new(Path(place), private_key.encode() + b"\n")
+        shown["file"] = place
     if as_json:
         print_json(shown)
         return
@@ -53,7 +65,7 @@ def _write_new(path: Path, data: bytes) -> None:
         descriptor = os.open(path, flags, _MODE)
     except FileExistsError:
         problem = f"{path} exists, and overwriting a key would lose it; name another file"
-        raise ConfigError("--out", problem) from None
+        raise ConfigError("FILE", problem) from None
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

@@ -8,21 +8,26 @@ import sys
 from typing import Annotated, Final
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from braidmq.cli.broker.config import ConfigFile, effective_config
+from braidmq.cli.option_groups import either
 from braidmq.cli.terminal import AsJson, print_json, print_rows
 
-app = typer.Typer(help="API keys.", no_args_is_help=True)
+app = typer.Typer(
+    help="Make API keys, and list those of the configuration.", no_args_is_help=True
+)
 
 _NO_KEYS: Final = (
-    "no keys are configured; `braidmq keys new --name NAME` creates one, --config FILE reads "
+    "no keys are configured; `braidmq keys new NAME` creates one, --config FILE reads "
     "another configuration, and `serve --dev` always accepts the key dev-key"
 )
 
 Publish = Annotated[
     list[str] | None,
-    Option(metavar="PATTERN", help="Topics that it may publish to; may be repeated."),
+    Option(
+        metavar="PATTERN", help="Topics that it may publish to, as 'orders.*'; may be repeated."
+    ),
 ]
 Subscribe = Annotated[
     list[str] | None,
@@ -30,22 +35,39 @@ Subscribe = Annotated[
 ]
 
 
+def _take_name(context: typer.Context, name: str | None) -> str | None:
+    """Let --name, the old spelling, take the place of the argument."""
+    if name is not None:
+        context.default_map = {"name": name}
+    return name
+
+
 @app.command("new")
 def new(
-    name: Annotated[str, Option(help="Name of the principal.")],
+    name: Annotated[
+        str, Argument(metavar="NAME", help="Who the key is for, as billing; shown in logs.")
+    ],
+    *,
+    old_name: Annotated[
+        str | None,
+        Option("--name", hidden=True, is_eager=True, callback=_take_name),
+    ] = None,
     publish: Publish = None,
     subscribe: Subscribe = None,
     admin: Annotated[
-        bool, Option("--admin", help="Allow administration of the broker.")
+        bool, Option("--admin", help="It may manage queues, topics and users, too.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key and print it, with the block to add to the configuration file."""
+    """Make a key; print it, and the block for the configuration.
+
+    The block holds only the hash of the key: the key itself is shown this once.
+    """
     from braidmq.server.access.keys import hash_key, new_key
 
     key = new_key()
     entry = {
-        "name": _checked_name(name),
+        "name": _checked_name(either("NAME", name, old_name) or ""),
         "hash": hash_key(key),
         "publish": publish or [],
         "subscribe": subscribe or [],
@@ -68,13 +90,13 @@ def _checked_name(name: str) -> str:
 
     if not name or not name.isprintable() or len(name) > NAME_CHARS_MAX:
         problem = f"must be 1 to {NAME_CHARS_MAX} printable characters"
-        raise ConfigError("--name", problem)
+        raise ConfigError("NAME", problem)
     return name
 
 
 @app.command("list")
 def list_(config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List the names and permissions of the configured keys."""
+    """List the keys of the configuration, and what each may do."""
     config = effective_config(config_file, {}, keys_needed=False)
     rows = [key.model_dump(exclude={"hash", "quotas"}) for key in config.auth.keys]
     if rows or as_json or not sys.stdout.isatty():  # an empty table tells a person nothing

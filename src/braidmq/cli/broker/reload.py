@@ -7,7 +7,11 @@ from braidmq.cli.terminal import AsJson, print_done
 
 
 def reload(url: Url = None, *, as_json: AsJson = False) -> None:
-    """Have a running broker read keys, users, certificates and schemas from their files."""
+    """Have the broker read its keys, certificates and schemas again.
+
+    Users are read again, too. Keys and users that are gone lose their connections; a file that
+    cannot be used changes nothing.
+    """
     api = api_at(url)
     answer = api.ask("POST", "/api/reload")
     closed = counted(api.number_in(answer, "connections_closed"), "connection")

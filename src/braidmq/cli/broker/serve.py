@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -14,36 +14,46 @@ from braidmq.cli.progress import progress
 if TYPE_CHECKING:  # pydantic is slow to import
     from braidmq.server.config.config import Config
 
-Address = Annotated[
-    str | None, Option(metavar="HOST:PORT", help="Address to listen on, or off.")
-]
+
+def _listener(what: str) -> Any:  # noqa: ANN401 - an option, whose type typer does not name
+    return Option(metavar="HOST:PORT", help=f"Where {what} listens; off: nowhere.")
 
 
 def serve(
     *,
     config_file: ConfigFile = None,
     dev: Annotated[
-        bool, Option("--dev", help="Development mode: loopback only, with the API key dev-key.")
+        bool,
+        Option(
+            "--dev", help="For development: accept the API key dev-key, on this machine only."
+        ),
     ] = False,
     data_dir: Annotated[
-        Path | None, Option(metavar="DIR", help="Directory of the log.")
+        Path | None,
+        Option(metavar="DIR", help="Directory to keep the messages in. Default: data."),
     ] = None,
-    blip: Address = None,
-    vibe: Address = None,
-    qumbed: Address = None,
-    http: Address = None,
-    flight: Address = None,
+    blip: Annotated[str | None, _listener("the Blip protocol (TCP)")] = None,
+    vibe: Annotated[str | None, _listener("the Vibe protocol (TCP)")] = None,
+    qumbed: Annotated[str | None, _listener("the Qumbed protocol (QUIC)")] = None,
+    http: Annotated[str | None, _listener("HTTP, with the dashboard,")] = None,
+    flight: Annotated[str | None, _listener("Arrow Flight, for Spark,")] = None,
     ready_file: Annotated[
         Path | None,
         Option(
-            metavar="FILE", help="Write the addresses to this file once all listeners accept."
+            metavar="FILE",
+            help="Write the addresses to this file, as JSON, once the broker is ready.",
         ),
     ] = None,
     mdns: Annotated[
-        bool, Option("--mdns", help="Announce Qumbed on the local network.")
+        bool, Option("--mdns", help="Announce the broker on the local network (Qumbed).")
     ] = False,
 ) -> None:
-    """Run the broker until SIGTERM or Ctrl-C."""
+    """Run the broker, until Ctrl-C or SIGTERM.
+
+    Without --dev it needs a configuration with at least one API key: `braidmq keys new` makes
+    one. Default addresses: Blip 127.0.0.1:5555, Vibe 127.0.0.1:2925, Qumbed 127.0.0.1:6121,
+    HTTP 127.0.0.1:9100, Flight 127.0.0.1:8815.
+    """
     flags = {
         "dev": dev,
         "data_dir": data_dir,

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from braidmq.base.counts import counted
 from braidmq.base.errors import EXIT_DAMAGED_LOG, ConfigError
 from braidmq.base.printable import printable
 from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.exact_json import payload_as_json
+from braidmq.cli.option_groups import either
 from braidmq.cli.progress import progress
 from braidmq.cli.terminal import AsJson, print_json
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:  # what a command needs is imported when it runs
     from braidmq.wal.disk import Disk
     from braidmq.wal.maintenance.survey import DumpedRecord, Report
 
-app = typer.Typer(help="The log of a stopped broker.", no_args_is_help=True)
+app = typer.Typer(
+    help="Check, print and repair the log of a stopped broker.", no_args_is_help=True
+)
 
 LOCK: Final = "LOCK"
 DUMP_COUNT_DEFAULT: Final = 100
@@ -35,19 +38,34 @@ _COLUMNS: Final = ("id", "kind", "topic", "timestamp", "qos", "priority", "bytes
 
 DataDir = Annotated[
     Path | None,
-    Option(metavar="DIR", help="Directory of the log; default: data_dir of the configuration."),
+    Argument(
+        metavar="DIR",
+        help="Data directory of the broker. Default: data_dir of the configuration.",
+        show_default=False,
+    ),
 ]
+OldDataDir = Annotated[Path | None, Option("--data-dir", metavar="DIR", hidden=True)]
 
 
 @app.command("verify")
 def verify(
-    data_dir: DataDir = None, config_file: ConfigFile = None, *, as_json: AsJson = False
+    data_dir: DataDir = None,
+    old_data_dir: OldDataDir = None,
+    config_file: ConfigFile = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
-    """Read the whole log and report damage; exit 65 if a broker would not start."""
+    """Read the whole log, and report all damage.
+
+    Changes nothing. Exits with 65 if a broker would not start on it.
+    """
     from braidmq.broker.records import describe
     from braidmq.wal.maintenance.survey import verify as verify_log
 
-    with _log(config_file, data_dir) as disk, progress("verify", in_bytes=True) as watch:
+    with (
+        _log(config_file, either("DIR", data_dir, old_data_dir)) as disk,
+        progress("verify", in_bytes=True) as watch,
+    ):
         report = verify_log(disk, describe, watch)
     _print_report(report, as_json=as_json)
     if not report.is_intact:
@@ -57,18 +75,30 @@ def verify(
 @app.command("repair")
 def repair(
     data_dir: DataDir = None,
+    old_data_dir: OldDataDir = None,
     config_file: ConfigFile = None,
     *,
     accept_loss: Annotated[
-        bool, Option("--accept-loss", help="Record unreadable messages as lost.")
+        bool,
+        Option(
+            "--accept-loss",
+            help="Give up the messages that cannot be read, and record them as lost.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a damaged log usable again; list what is lost, keep the original files."""
+    """Make a damaged log usable again.
+
+    Lists what would be lost, and changes nothing without --accept-loss. Files that it replaces
+    are kept, in quarantine/.
+    """
     from braidmq.broker.records import describe
     from braidmq.wal.maintenance.repair import repair as repair_log
 
-    with _log(config_file, data_dir) as disk, progress("repair") as watch:
+    with (
+        _log(config_file, either("DIR", data_dir, old_data_dir)) as disk,
+        progress("repair") as watch,
+    ):
         report = repair_log(disk, describe, accept_loss=accept_loss, watch=watch)
     _print_report(report, as_json=as_json)
     if not report.is_intact and not accept_loss:
@@ -80,14 +110,17 @@ def repair(
 @app.command("dump")
 def dump(
     data_dir: DataDir = None,
+    old_data_dir: OldDataDir = None,
     config_file: ConfigFile = None,
     *,
-    from_id: Annotated[int, Option("--from", min=1, help="First id to print.")] = 1,
+    from_id: Annotated[
+        int, Option("--from", min=1, metavar="ID", help="First id to print.")
+    ] = 1,
     limit: Annotated[
-        int, Option(min=1, help="Maximum number of records.")
+        int, Option(min=1, metavar="N", help="Maximum number of records.")
     ] = DUMP_COUNT_DEFAULT,
     payloads: Annotated[
-        bool, Option("--payloads", help="With --json: print payloads too.")
+        bool, Option("--payloads", help="Print the messages' content, too; needs --json.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +128,10 @@ def dump(
     from braidmq.broker.records import describe
     from braidmq.wal.maintenance.survey import dump as dump_log
 
-    with _log(config_file, data_dir) as disk, progress("dump", in_bytes=True) as watch:
+    with (
+        _log(config_file, either("DIR", data_dir, old_data_dir)) as disk,
+        progress("dump", in_bytes=True) as watch,
+    ):
         if not as_json:
             print("\t".join(_COLUMNS))
         for record in dump_log(disk, describe, from_id=from_id, limit=limit, watch=watch):

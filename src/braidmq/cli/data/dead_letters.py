@@ -17,7 +17,9 @@ from braidmq.cli.completion import letter_queue_names
 from braidmq.cli.progress import Advance, progress, waiting
 from braidmq.cli.terminal import AsJson, Yes, confirm, print_done, print_rows
 
-app = typer.Typer(help="Dead letters of a running broker.", no_args_is_help=True)
+app = typer.Typer(
+    help="Dead letters: messages that their queue gave up on.", no_args_is_help=True
+)
 
 LETTERS: Final = "/api/dead-letters"
 LETTERS_DEFAULT: Final = 100
@@ -45,19 +47,20 @@ def list_(
     queue: Annotated[
         str | None,
         Argument(
-            metavar="[QUEUE]",
-            help="List the letters in this queue.",
+            metavar="QUEUE",
+            help="List the letters in this dead-letter queue. Default: list the queues.",
+            show_default=False,
             autocompletion=letter_queue_names,
         ),
     ] = None,
     *,
     count: Annotated[
-        int, Option(min=1, help="Maximum number of letters to list.")
+        int, Option(min=1, metavar="N", help="Maximum number of letters to list.")
     ] = LETTERS_DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the dead-letter queues, or the letters waiting in one, oldest first."""
+    """List the dead-letter queues, or the letters in one of them."""
     api = api_at(url)
     if queue is None:
         print_rows(list(api.rows(LETTERS, "queues")), _QUEUE_COLUMNS, as_json=as_json)
@@ -72,10 +75,12 @@ def replay(
     queue: Queue,
     *,
     count: Annotated[
-        int | None, Option(min=1, help="Replay only this many, oldest first; default: all.")
+        int | None,
+        Option(min=1, metavar="N", help="Send back this many, the oldest first. Default: all."),
     ] = None,
     offset: Annotated[
-        int | None, Option(min=1, help="Replay only the letter at this offset.")
+        int | None,
+        Option(min=1, metavar="OFFSET", help="Send back the letter at this offset only."),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
@@ -97,7 +102,7 @@ def replay(
 
 @app.command("purge")
 def purge(queue: Queue, *, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """Delete all letters waiting in a dead-letter queue."""
+    """Delete all letters in a dead-letter queue."""
     api = api_at(url)
     # The broker would purge any queue; this command must not delete live messages.
     with _meant(api, queue):

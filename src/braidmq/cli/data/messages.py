@@ -14,8 +14,9 @@ from typer import Argument, Option
 from braidmq.base.errors import ConfigError
 from braidmq.base.limits import MESSAGE_BYTES_MAX
 from braidmq.base.printable import printable
-from braidmq.cli.api import strand_address
+from braidmq.cli.api import Url, strand_address
 from braidmq.cli.completion import topic_names
+from braidmq.cli.contexts import place_of
 from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.option_groups import grouped
 from braidmq.cli.signals import run_until_ended
@@ -25,19 +26,18 @@ if TYPE_CHECKING:  # the client library is not needed to print --help
     from braidmq.client import Message, Subscription
     from braidmq.client.options import Choices
 
-DEFAULT_URL: Final = "blip://dev-key@127.0.0.1:5555"
-"""The broker of `braidmq serve --dev`."""
-
-Url = Annotated[
-    str | None,
+Topic = Annotated[
+    str, Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=topic_names)
+]
+Qos = Annotated[
+    int,
     Option(
-        metavar="URL",
-        help="Broker's address: blip://, vibe:// or qumbed://KEY@HOST:PORT, or http:// to look "
-        "up Blip's; also BRAIDMQ_URL, which keeps the key off the command line.",
+        min=0,
+        max=1,
+        metavar="0|1",
+        help="1: kept on disk until it is acknowledged; 0: in memory only (Blip).",
     ),
 ]
-Topic = Annotated[str, Argument(metavar="TOPIC", autocompletion=topic_names)]
-Qos = Annotated[int, Option(min=0, max=1, help="1: durable; 0: in memory only.")]
 _NO_PAYLOAD: Final = "is missing; give a text, '' for an empty message, or pipe it in"
 
 
@@ -48,9 +48,11 @@ class Sending:
     qos: Qos = 1
     header: Annotated[
         list[str] | None,
-        Option(metavar="NAME=VALUE", help="Header to send; may be repeated (Vibe)."),
+        Option(metavar="NAME=VALUE", help="Header to send with it; may be repeated (Vibe)."),
     ] = None
-    priority: Annotated[int | None, Option(help="Priority of the message (Vibe).")] = None
+    priority: Annotated[
+        int | None, Option(metavar="0-3", help="From 0, low, to 3, critical (Vibe).")
+    ] = None
     recipient: Annotated[
         str | None,
         Option(metavar="HEX", help="Encrypt the payload for this public key (Qumbed)."),
@@ -74,7 +76,8 @@ class OverQumbed:
     private_key: Annotated[
         Path | None,
         Option(
-            metavar="FILE", help="Private key written by `keygen`; default: a new one (Qumbed)."
+            metavar="FILE",
+            help="Private key, of `braidmq keygen`. Default: a new one (Qumbed).",
         ),
     ] = None
     ca_file: Annotated[
@@ -109,11 +112,17 @@ def publish(
     *,
     sending: Sending,
     qumbed: OverQumbed,
-    count: Annotated[int, Option(min=1, help="Publish the message this many times.")] = 1,
+    count: Annotated[
+        int, Option(min=1, metavar="N", help="Publish the message this many times.")
+    ] = 1,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a message and wait until it is durable."""
+    """Publish a message, and wait until it is safe on disk.
+
+    The scheme of --url chooses the protocol: blip:// by default, vibe:// for queues, headers
+    and priorities, qumbed:// for encryption.
+    """
     payloads = repeat(_payload(payload), count)
     asyncio.run(_publish(_url(url), topic, payloads, sending, qumbed))
     done = {"topic": topic, "count": count, "qos": sending.qos}
@@ -124,7 +133,9 @@ def publish(
 def subscribe(
     topic: Topic,
     *,
-    count: Annotated[int | None, Option(min=1, help="Exit after this many messages.")] = None,
+    count: Annotated[
+        int | None, Option(min=1, metavar="N", help="Exit after this many messages.")
+    ] = None,
     qos: Qos = 1,
     trust: Annotated[
         list[str] | None,
@@ -140,7 +151,7 @@ def subscribe(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a topic as they arrive, until Ctrl-C or SIGTERM.
+    """Print the messages of a topic as they arrive, until Ctrl-C.
 
     Only messages published from now on are printed, except on Vibe, where those waiting in the
     queue come first. The subscription is removed on exit.
@@ -165,7 +176,8 @@ def subscribe(
 
 
 def _url(url: str | None) -> str:
-    return strand_address(url or os.environ.get("BRAIDMQ_URL") or DEFAULT_URL)
+    place = place_of(url)
+    return strand_address(place.url, http=place.http)
 
 
 def _header(text: str) -> tuple[str, str]:

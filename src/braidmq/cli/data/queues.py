@@ -11,7 +11,7 @@ from braidmq.cli.api import Url, api_at, path_of
 from braidmq.cli.completion import queue_names
 from braidmq.cli.terminal import AsJson, Yes, confirm, print_done, print_json, print_rows
 
-app = typer.Typer(help="Queues of a running broker.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, show and delete queues.", no_args_is_help=True)
 
 QUEUES: Final = "/api/queues"
 LIST: Final = "braidmq queue list"
@@ -20,16 +20,23 @@ DIGITS_MAX: Final = 18
 
 _COLUMNS: Final = ("name", "deliveryMode", "messageCount", "inFlight", "subscriberCount")
 
-Name = Annotated[str, Argument(metavar="NAME", autocompletion=queue_names)]
+Name = Annotated[
+    str, Argument(metavar="NAME", help="Name of the queue.", autocompletion=queue_names)
+]
 DeliveryMode = Annotated[
     str | None,
     Option(
-        metavar="MODE", help="RoundRobin, FanOutWithAck, FanOutWithoutAck or PriorityBased."
+        metavar="MODE",
+        help="Who gets a message: one consumer (RoundRobin, PriorityBased) or all of them "
+        "(FanOutWithAck, FanOutWithoutAck). Default: RoundRobin.",
     ),
 ]
 OverflowStrategy = Annotated[
     str | None,
-    Option(metavar="STRATEGY", help="DropOldest, DropNewest, BlockPublisher or RedirectToDlq."),
+    Option(
+        metavar="STRATEGY",
+        help="What a full queue does: DropOldest, DropNewest, BlockPublisher or RedirectToDlq.",
+    ),
 ]
 
 
@@ -45,7 +52,7 @@ def create(
     overflow_strategy: OverflowStrategy = None,
     message_ttl: Annotated[
         str | None,
-        Option(metavar="TIME", help="Expiry of messages: milliseconds, or hh:mm:ss."),
+        Option(metavar="TIME", help="How long messages live: milliseconds, or hh:mm:ss."),
     ] = None,
     max_retry_attempts: Annotated[
         int | None,
@@ -69,7 +76,7 @@ def create(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a queue; options left out have their defaults."""
+    """Create a queue, unless it exists."""
     said = {
         "name": name,
         "deliveryMode": delivery_mode,
@@ -88,7 +95,7 @@ def create(
 
 @app.command("list")
 def list_(url: Url = None, as_json: AsJson = False) -> None:
-    """List the queues that the key may see."""
+    """List the queues that your key may see."""
     print_rows(list(api_at(url).rows(QUEUES, "queues")), _COLUMNS, as_json=as_json)
 
 
@@ -105,7 +112,7 @@ def info(name: Name, url: Url = None, as_json: AsJson = False) -> None:
 
 @app.command("delete")
 def delete(name: Name, *, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """Delete a queue and its waiting messages; its dead letters stay."""
+    """Delete a queue and the messages in it. Its dead letters stay."""
     api = api_at(url)
     confirm("delete queue", name, yes=yes)
     answer = api.work("DELETE", path_of("api", "queues", name), listed_by=LIST)

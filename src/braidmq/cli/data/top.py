@@ -32,7 +32,7 @@ _AWAY: Final = frozenset({0, http.HTTPStatus.SERVICE_UNAVAILABLE})
 
 
 def topics(url: Url = None, as_json: AsJson = False) -> None:
-    """List the topics that the key may see."""
+    """List the topics that your key may see."""
     print_rows(list(api_at(url).rows("/api/topics", "topics")), _COLUMNS, as_json=as_json)
 
 
@@ -51,7 +51,7 @@ def top(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch a running broker: rates, fsync latency, backlog, memory, busiest topics."""
+    """Watch the broker live: rates, latency, backlog, busiest topics."""
     api, every = api_at(url), round(interval)
     try:
         if once:

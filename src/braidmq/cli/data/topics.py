@@ -10,17 +10,19 @@ from braidmq.cli.api import Url, api_at, path_of
 from braidmq.cli.completion import topic_names
 from braidmq.cli.terminal import AsJson, Yes, confirm, print_done
 
-app = typer.Typer(help="Topics of a running broker.", no_args_is_help=True)
+app = typer.Typer(help="Delete topics. `braidmq topics` lists them.", no_args_is_help=True)
 
 LIST: Final = "braidmq topics"
 
-Name = Annotated[str, Argument(metavar="NAME", autocompletion=topic_names)]
-Force = Annotated[bool, Option("--force", help="End its subscriptions, too.")]
+Name = Annotated[
+    str, Argument(metavar="NAME", help="Name of the topic.", autocompletion=topic_names)
+]
+Force = Annotated[bool, Option("--force", help="Also if it has subscriptions, which then end.")]
 
 
 @app.callback()
 def topic() -> None:
-    """Topics of a running broker."""
+    """Delete topics. `braidmq topics` lists them."""
 
 
 @app.command("delete")
@@ -32,7 +34,10 @@ def delete(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic: no consumer gets its messages any more; a queue is deleted first."""
+    """Delete a topic, so that nothing gets its messages any more.
+
+    A queue of that name has to be deleted first, with `braidmq queue delete`.
+    """
     api = api_at(url)
     confirm("delete topic", name, yes=yes)
     path = path_of("api", "topics", name) + ("?force=true" if force else "")

@@ -80,7 +80,10 @@ def typed(
     streaming: Streaming,
     running: Running,
 ) -> None:
-    """Write messages to tables with the columns of their schema; quarantine the rest."""
+    """Write messages to tables with the columns of their schema.
+
+    Messages that do not match their schema go to a table of their own.
+    """
     chosen = log.subscribe or log.subscribe_pattern
     if bool(pairs) == bool(schema_id) or bool(pairs) == bool(chosen):
         problem = "give either --typed, or --schema-id with --subscribe"
@@ -125,7 +128,10 @@ def rollup(
     streaming: Streaming,
     running: Running,
 ) -> None:
-    """Aggregate readings by sensor and minute, to a table and the topic rollup.SCHEMA."""
+    """Sum up readings by sensor and minute.
+
+    The minutes go to a table, and back to the broker on the topic rollup.SCHEMA.
+    """
     source = log.source(group, beside_sink=True) | unsealing.source()
     plan = plan_of(source, tables, running, streaming)
     from braidmq.spark.pipelines.rollup.rollup import RollupOptions
@@ -178,7 +184,10 @@ def replay(
     log: FromLog,
     running: Running,
 ) -> None:
-    """Republish rows of a table or a range of the log; dead letters go to their origin."""
+    """Publish rows of a table, or a part of the log, again.
+
+    Dead letters go back to where they came from.
+    """
     source = log.source(beside_sink=True)
     choices = (times.since, times.until, log.subscribe, log.subscribe_pattern)
     chosen = [option for option in choices if option]
@@ -208,7 +217,10 @@ def report(
     log: FromLog,
     running: Running,
 ) -> None:
-    """Report volume, sizes, dead letters and invalid rows, as tables and an HTML page."""
+    """Report volume, sizes and dead letters, as an HTML page.
+
+    The numbers are written as tables, too.
+    """
     source = log.source() | times.source()
     plan = plan_of(source, tables, running)
     from braidmq.spark.pipelines.report.report import PAGE

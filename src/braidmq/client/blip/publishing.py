@@ -30,6 +30,8 @@ class BlipPosting(Posting[BlipConnection, bytes]):
 
     __slots__ = ("payload_max", "prefix", "qos", "topic")
 
+    strand = "blip"
+
     def __init__(self, topic: str, qos: int) -> None:
         check_topic(topic)
         self.topic = topic

@@ -170,7 +170,7 @@ class QumbedConnection(Connection[Answer]):
         """Authenticate, and learn the gateway's key; raises as the base class documents."""
         replies = self.request(
             lambda number: messages.discovery(
-                "", (), b"", "", frame_id=str(number), key=self._endpoint.key
+                "", (), b"", "", frame_id=str(number), key=self._endpoint.key, asks_times=True
             )
         )
         self.flush()

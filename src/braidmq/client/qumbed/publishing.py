@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from braidmq.base.schemas import SCHEMA_ID_BYTES_MAX
 from braidmq.client.answers import Receipt
 from braidmq.client.connection import Post
+from braidmq.client.deliveries import instant_of_ms
 from braidmq.client.errors import InvalidArgument, OutcomeUnknown, PublishError
 from braidmq.client.options import Payload
 from braidmq.client.publishing import (
@@ -59,6 +60,8 @@ class QumbedPosting(Posting[QumbedConnection, Post]):
     Raises:
         InvalidArgument: The broker would refuse every message to it.
     """
+
+    strand = "qumbed"
 
     def __init__(
         self,
@@ -118,6 +121,7 @@ class QumbedPosting(Posting[QumbedConnection, Post]):
             id=answer.message_id,
             repeated=repeated,
             delivered=answer.delivered,
+            timestamp=instant_of_ms(answer.timestamp_ms),
         )
 
     def _check_size(self, payload_bytes: int) -> None:

@@ -13,10 +13,11 @@ schema is refused: counted by reason, and never handed out.
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from braidmq.client.deliveries import Message
+from braidmq.client.deliveries import Message, instant_of_ms
 from braidmq.client.errors import (
     ClientError,
     Closed,
@@ -77,6 +78,11 @@ class QumbedMessage(Message):
         self._sender = opened.sender
         self._gateway = opened.sender == gateway_key
         self._settled = True  # the broker settled it by handing it to QUIC
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the broker accepted it."""
+        return instant_of_ms(self.timestamp_ms)
 
     @property
     def sender(self) -> bytes:

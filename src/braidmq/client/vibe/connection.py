@@ -17,7 +17,7 @@ from braidmq.client.url import Endpoint
 from braidmq.wire.errors import MalformedPayloadError
 from braidmq.wire.vibe import frames, messages
 from braidmq.wire.vibe.messages import Body
-from braidmq.wire.vibe.session import AUTH_FAILED
+from braidmq.wire.vibe.session import AUTH_FAILED, RECEIPTS_HEADER, RECEIPTS_WITH_TIME
 
 BODY_BYTES_MAX: Final = 16 * frames.BODY_MAX
 """The largest body that the client accepts: a broker may be configured to send more than the
@@ -83,7 +83,7 @@ class VibeConnection(Connection[Body]):
 
     async def handshake(self) -> None:
         """Connect, and agree on compression; raises as the base class documents."""
-        headers = credentials(self._endpoint)
+        headers = {**credentials(self._endpoint), RECEIPTS_HEADER: RECEIPTS_WITH_TIME}
         if self._options.compression:
             headers["supported-compression"] = OFFERED_COMPRESSION
         replies = self.request(asking(messages.CONNECT, headers=headers))

@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from braidmq.client.answers import Receipt
 from braidmq.client.connection import Post
+from braidmq.client.deliveries import instant_of_iso
 from braidmq.client.errors import InvalidArgument, OutcomeUnknown, PublishError
-from braidmq.client.options import Payload, Priority
+from braidmq.client.options import Outgoing, Payload, Priority
 from braidmq.client.publishing import (
     AnsweredFlight,
     Chunk,
@@ -37,6 +38,8 @@ class VibePosting(Posting[VibeConnection, Post]):
 
     __slots__ = ("_headers", "_next_id", "queue")
 
+    strand = "vibe"
+
     def __init__(
         self,
         queue: str,
@@ -48,19 +51,24 @@ class VibePosting(Posting[VibeConnection, Post]):
         check_queue(queue)
         self.queue = queue
         self._next_id = next_id
-        self._headers = dict(headers or {})
-        if priority is not None:
-            self._headers[PRIORITY_HEADER] = _priority(priority)
-        _check_headers(self._headers)
+        self._headers = _checked_headers({}, headers, priority)
 
     def lay_out(self, payload: Payload) -> Post:
         """Return *payload* as a Publish, or raise InvalidArgument."""
+        return self._publish(payload, self._headers)
+
+    def lay_out_own(self, message: Outgoing) -> Post:
+        """Return *message* as a Publish with its own headers, or raise InvalidArgument."""
+        headers = _checked_headers(self._headers, message.headers, message.priority)
+        return self._publish(message.payload, headers)
+
+    def _publish(self, payload: Payload, headers: dict[str, str]) -> Post:
         raw = payload_bytes(payload)
         if raw and not is_json(raw):
             raise InvalidArgument("a payload on Vibe is JSON (UTF-8, RFC 8259) or empty")
         message_id = self._next_id()
         body = messages.write_body(
-            messages.PUBLISH, message_id, self.queue, raw, self._headers, with_errors=False
+            messages.PUBLISH, message_id, self.queue, raw, headers, with_errors=False
         )
         if len(body) > BODY_BYTES_MAX:
             size = f"{len(body)} bytes with its headers, at most {BODY_BYTES_MAX}"
@@ -76,7 +84,14 @@ class VibePosting(Posting[VibeConnection, Post]):
         if (refusal := VibeConnection.refusal_of(answer)) is not None:
             return refused(refusal, self.queue)
         if answer.type == messages.PUBLISH_ACK:
-            return Receipt(self.queue, 1, durable=True, id=one.id, repeated=repeated)
+            return Receipt(
+                self.queue,
+                1,
+                durable=True,
+                id=one.id,
+                repeated=repeated,
+                timestamp=instant_of_iso(answer.headers.get("timestamp", "")),
+            )
         return OutcomeUnknown(f"the broker answered with message type {answer.type}")
 
 
@@ -94,6 +109,17 @@ def _priority(priority: int) -> str:
     except KeyError:
         known = ", ".join(f"{number} {name}" for number, name in _PRIORITIES.items())
         raise InvalidArgument(f"priority is one of {known}, not {priority}") from None
+
+
+def _checked_headers(
+    common: Mapping[str, str], own: Mapping[str, str] | None, priority: int | None
+) -> dict[str, str]:
+    """Return both, and the priority as the header that it is, or raise InvalidArgument."""
+    headers = {**common, **(own or {})}
+    if priority is not None:
+        headers[PRIORITY_HEADER] = _priority(priority)
+    _check_headers(headers)
+    return headers
 
 
 def _check_headers(headers: Mapping[Any, Any]) -> None:

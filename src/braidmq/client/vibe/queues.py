@@ -4,12 +4,12 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from braidmq.client.answers import QueueInfo
 from braidmq.client.errors import ClientError, InvalidArgument, QueueRefused
 from braidmq.client.link import Link
-from braidmq.client.options import QueueOptions
+from braidmq.client.options import DeliveryMode, Overflow, QueueOptions
 from braidmq.client.vibe.connection import VibeConnection, asking
 from braidmq.client.vibe.publishing import check_queue
 from braidmq.wire.vibe import messages
@@ -103,12 +103,12 @@ def read_info(payload: bytes) -> QueueInfo:
             waiting=int(said["messageCount"]),
             in_flight=int(said.get("inFlight", 0)),
             subscribers=int(said["subscriberCount"]),
-            mode=_of_names(said["deliveryMode"], MODES),
+            mode=cast("DeliveryMode", _of_names(said["deliveryMode"], MODES)),
             max_size=int(said.get("maxSize") or 0) or None,
             ttl=_seconds(said.get("messageTtl")),
             dead_letters=bool(said.get("enableDeadLetterQueue", False)),
             dead_letter_name=said.get("deadLetterQueueName") or None,
-            overflow=_of_names(said.get("overflowStrategy", 0), STRATEGIES),
+            overflow=cast("Overflow", _of_names(said.get("overflowStrategy", 0), STRATEGIES)),
             max_attempts=int(said.get("maxRetryAttempts", 0)),
             durable=bool(said.get("durable", True)),
             created=_instant(said.get("createdAt")),
@@ -133,11 +133,14 @@ def read_names(payload: bytes) -> list[str]:
 
 
 def _name(option: str, given: str, names: Sequence[str]) -> str:
-    plain = re.sub("[_-]", "", given).lower()
     for name in names:
-        if name.lower() == plain:
+        if _is(given, name):
             return name
     raise InvalidArgument(f"{option} is one of {', '.join(names)}, not {given!r}")
+
+
+def _is(spelled: str, name: str) -> bool:
+    return re.sub("[_-]", "", spelled).lower() == name.lower()
 
 
 def _count(option: str, given: int) -> str:
@@ -157,7 +160,13 @@ def _milliseconds(ttl: float) -> str:
 
 
 def _of_names(said: str | int, names: Sequence[str]) -> str:
-    return names[said] if isinstance(said, int) else said
+    """Return one of *names*, which the literal types of QueueInfo list."""
+    if isinstance(said, int):
+        return names[said]
+    for name in names:
+        if _is(said, name):
+            return name
+    raise ValueError(said)
 
 
 def _seconds(said: str | int | None) -> float | None:

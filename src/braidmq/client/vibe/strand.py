@@ -27,7 +27,7 @@ from braidmq.wire.vibe import frames
 from braidmq.wire.vibe.session import PREFETCH_MAX, RATE_LIMITED
 
 CREDENTIAL_BYTES_MAX: Final = (
-    frames.BODY_MAX_UNAUTHENTICATED - 256 - len(OFFERED_COMPRESSION)  # 256: the fixed fields
+    frames.BODY_MAX_UNAUTHENTICATED - 320 - len(OFFERED_COMPRESSION)  # 320: the fixed fields
 )
 """Longer ones do not fit into the largest frame that a broker accepts before they are sent."""
 

@@ -12,10 +12,11 @@ import asyncio
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from braidmq.client.deliveries import Message
+from braidmq.client.deliveries import Message, instant_of_iso
 from braidmq.client.errors import Closed, InvalidArgument
 from braidmq.client.inbox import CreditWindow, Inbox
 from braidmq.client.link import Dialer
@@ -34,6 +35,7 @@ WINDOW_BEGIN: Final = 16
 """The prefetch to ask for before the handler's speed is known."""
 
 _ENCODING_HEADER: Final = "contentEncoding"
+_TIMESTAMP_HEADER: Final = "timestamp"
 _ATTEMPTS_HEADER: Final = "deliveryAttempts"
 _ATTEMPTS_DIGITS_MAX: Final = 10
 
@@ -78,6 +80,11 @@ class VibeMessage(Message):
     def attempt(self) -> int | None:
         """Which delivery of the message this is, from 1 on."""
         return self._attempt
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the broker accepted it, or what its publisher wrote into that header."""
+        return instant_of_iso(self._headers.get(_TIMESTAMP_HEADER, ""))
 
     @property
     def headers(self) -> Mapping[str, str]:

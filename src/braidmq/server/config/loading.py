@@ -82,7 +82,7 @@ def load(
     if config.dev:
         _check_dev(config)
     elif keys_needed and not config.auth.keys:
-        problem = "no API keys are configured; 'braidmq keys new --name NAME' makes one"
+        problem = "no API keys are configured; 'braidmq keys new NAME' makes one"
         raise ConfigError("auth.keys", f"{problem}, --dev does without")
     _check_qumbed(config.qumbed)
     return config

@@ -74,6 +74,7 @@ class Ack(msgspec.Struct, gc=False):
     message_id: str | None = None
     ok: bool | None = None
     delivered: int | None = None
+    timestamp_ms: int | None = None
 
 
 class Error(Named, gc=False):
@@ -90,6 +91,7 @@ class Discovery(Named):
     topics: list[str] | None = None
     public_key: bytes | None = None
     addr: str | None = None
+    receipts: str | None = None
 
 
 class Frame(msgspec.Struct):

@@ -37,6 +37,9 @@ DISCOVERY: Final = 7
 
 ERROR_TEXT_CHARS_MAX: Final = 200
 
+RECEIPTS_WITH_TIME: Final = "timestamp"
+"""What a Discovery asks for, so that the Acks of its stream have a `timestamp_ms`."""
+
 DISCOVERY_TOPICS_MAX: Final = 1_000
 """Topics in one Discovery frame, or fewer if their names are long."""
 
@@ -111,6 +114,7 @@ class Ack(Frame):
         self.message_id: str = wire.message_id or ""
         self.ok: bool = bool(wire.ok)
         self.delivered: int | None = wire.delivered
+        self.timestamp_ms: int = wire.timestamp_ms or 0
 
 
 class Error(Frame):
@@ -133,6 +137,7 @@ class Discovery(Frame):
         if self.public_key:
             _check_public_key("public_key", self.public_key, self.id)
         self.addr: str = wire.addr or ""
+        self.asks_times: bool = wire.receipts == RECEIPTS_WITH_TIME
 
 
 def read_frame(payload: bytes) -> Frame:
@@ -239,9 +244,11 @@ def message_bytes(topic: bytes, payload_bytes: int, schema_id: bytes = b'""') ->
     return _MESSAGE_FIXED_BYTES + len(topic) + len(schema_id) + in_base64
 
 
-def ack(message_id: str = "", delivered: int | None = None) -> bytes:
-    """Return an Ack frame, with *delivered* if it is given."""
+def ack(message_id: str = "", delivered: int | None = None, timestamp_ms: int = 0) -> bytes:
+    """Return an Ack frame, with *delivered* and the time if they are given."""
     told = b"" if delivered is None else b',"delivered":%d' % delivered
+    if timestamp_ms:
+        told += b',"timestamp_ms":%d' % timestamp_ms
     return frames.encode(
         b'{"t":5,"a":{"message_id":' + quote(message_id) + b',"ok":true' + told + b"}}"
     )
@@ -263,10 +270,16 @@ def discovery(
     *,
     frame_id: str = "",
     key: str = "",
+    asks_times: bool = False,
 ) -> bytes:
-    """Return a Discovery frame with as many of *topics* as fit, up to DISCOVERY_TOPICS_MAX."""
+    """Return a Discovery frame with as many of *topics* as fit, up to DISCOVERY_TOPICS_MAX.
+
+    With *asks_times* it asks for the time of each message in the Acks of this stream.
+    """
     start = b'{"t":7,"d":{"node_id":' + quote(node_id) + b',"topics":['
     end = b'],"public_key":' + _base64(public_key) + b',"addr":' + quote(addr)
+    if asks_times:
+        end += b',"receipts":' + quote(RECEIPTS_WITH_TIME)
     end += _closing(frame_id, key)
     room = frames.FRAME_MAX - len(start) - len(end)
     told: list[bytes] = []

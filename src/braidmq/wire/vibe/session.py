@@ -43,6 +43,10 @@ FORBIDDEN: Final = "FORBIDDEN"
 AUTH_FAILURES_MAX: Final = 5
 """The fifth refused Connect is answered, then the connection is closed."""
 
+RECEIPTS_HEADER: Final = "receipts"
+RECEIPTS_WITH_TIME: Final = "timestamp"
+"""A Connect with this header asks for the header `timestamp` in PublishAcks."""
+
 PREFETCH_MAX: Final = 10_000
 """The highest prefetch: unacknowledged deliveries that one consumer may hold."""
 
@@ -169,6 +173,7 @@ class Session:
     def __init__(self, body_max: int = frames.BODY_MAX) -> None:
         self.state: int = NEW
         self.compression: int = frames.RAW
+        self.tells_times: bool = False  # PublishAcks say when their messages were accepted
         self._body_max: int = body_max
         self._publish_max: int = body_max - PUBLISH_SPARE_BYTES
         self._decoder = frames.FrameDecoder(min(frames.BODY_MAX_UNAUTHENTICATED, body_max))
@@ -234,8 +239,10 @@ class Session:
     def negotiate(self, headers: dict[str, str]) -> str:
         """Choose a compression from a Connect's headers, for :meth:`connected` to confirm.
 
-        It is the first one in the client's list that we support; none in dialect 1.0.
+        It is the first one in the client's list that we support; none in dialect 1.0. Whether
+        the peer wants to know the times of its publishes is noted as well.
         """
+        self.tells_times = headers.get(RECEIPTS_HEADER) == RECEIPTS_WITH_TIME
         self._negotiated = frames.RAW
         if self.dialect != frames.DIALECT_1_1:
             return ""

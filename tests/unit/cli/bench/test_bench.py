@@ -9,10 +9,7 @@ USAGE = {
     "--percentiles 101": "--percentiles: must be",
     "--plot x.png": "--plot: must be a file that ends in .svg or .html",
     "--plot nowhere/x.svg": "--plot: there is no directory nowhere",
-    "--url ftp://k@127.0.0.1:1": "--url: must be blip://, vibe:// or qumbed://",
-    "--url blip://k@127.0.0.1:1 --strand vibe": (
-        "--strand: is vibe, but the address is for blip"
-    ),
+    "--url ftp://k@127.0.0.1:1": "--url: must be http://KEY@HOST:PORT, or the same with blip",
     "--size 10": "--size",
     "--strand amqp": "--strand",
 }

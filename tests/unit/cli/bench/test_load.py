@@ -1,5 +1,6 @@
 """The load: every message arrives, is counted once, and is timed."""
 
+import asyncio
 import hashlib
 import json
 
@@ -172,3 +173,23 @@ async def test_a_broker_that_refuses_everything_ends_the_run(strand: str) -> Non
         wanted = load(strand, messages=None, seconds=60.0, rate=10.0)
         with pytest.raises(braidmq.PublishRefused, match="publish to 'bench' refused: "):
             await Run(wanted, lambda _: None).go(broker.url(strand, key="limited"))
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_is_cancelled_has_the_figures_so_far() -> None:
+    """Nothing counts as lost: what was on its way was not waited for."""
+    began = asyncio.Event()
+    async with running_broker() as broker:
+        run = Run(load(messages=None, seconds=600.0), lambda _: began.set())
+        assert None is run.interrupted()
+        task = asyncio.create_task(run.go(broker.url("blip")))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        measured = run.interrupted()
+
+    assert measured is not None
+    assert (True, 0) == (measured.interrupted, measured.lost)
+    assert measured.published > 0
+    assert measured.publish_s > 0

@@ -90,21 +90,34 @@ def test_refused_and_lost_messages_are_reported() -> None:
     assert [] == troubles(figures(load(), Measured(), (50,)))
 
 
+def test_figures_of_a_run_that_was_interrupted_say_so() -> None:
+    """With the time that they are of."""
+    measured = Measured(published=5, publish_s=1.25, interrupted=True)
+
+    assert ["interrupted: these are the figures of 1.25 s"] == troubles(
+        figures(load(), measured, (50,))
+    )
+
+
 @pytest.mark.parametrize(
     ("measured", "qos", "expected"),
     [
-        (Measured(published=1), 1, "topic t with 1 message"),
-        (Measured(published=2_000), 1, "topic t with 2,000 messages"),
-        (Measured(published=2_000), 0, ""),
+        (Measured(published=1, topic_stays=True), 1, "topic t stays, with 1 message: "),
+        (Measured(published=2_000, topic_stays=True), 1, "t stays, with 2,000 messages: "),
+        (Measured(published=2_000), 1, ""),
         (Measured(), 1, ""),
-        (Measured(published=1, queue_stays=True), 1, "1 message; queue t stays: "),
+        (
+            Measured(published=1, topic_stays=True, queue_stays=True),
+            1,
+            "`braidmq topic delete` removes it; queue t stays: ",
+        ),
         (Measured(queue_stays=True), 1, "queue t stays: `braidmq queue delete` removes it"),
     ],
 )
 def test_what_stays_in_the_broker_is_reported(
     measured: Measured, qos: int, expected: str
 ) -> None:
-    """A topic cannot be removed, so the user should know its name."""
+    """What could not be removed, or was not ours to remove."""
     found = remains(figures(load(qos=qos), measured, (50,)))
 
     assert expected in found

@@ -22,7 +22,7 @@ def test_the_public_key_is_printed_and_the_private_one_is_in_the_file(
     """The client can read the file, and the private key is not printed."""
     path = tmp_path / "my.key"
 
-    assert 0 == main(["keygen", "--out", str(path)])
+    assert 0 == main(["keygen", str(path)])
     captured = capsys.readouterr()
     keys = KeyPair.from_file(path)
     assert {
@@ -40,7 +40,7 @@ def test_the_file_is_for_its_owner_only(
     """Whatever the user's umask is."""
     before = os.umask(umask)
     try:
-        main(["keygen", "--out", str(tmp_path / "my.key")])
+        main(["keygen", str(tmp_path / "my.key")])
     finally:
         os.umask(before)
 
@@ -66,7 +66,7 @@ def test_the_private_key_is_printed_on_request(
     """On stdout, and then in no file."""
     monkeypatch.chdir(tmp_path)
 
-    assert 0 == main(["keygen", "--out", "-"])
+    assert 0 == main(["keygen", "-"])
     shown = lines(capsys.readouterr().out)
     keys = KeyPair.from_hex(shown["private key"])
     assert {"public key", "key id", "private key"} == set(shown)
@@ -85,7 +85,7 @@ def test_json_shows_the_same(
     """One document on one line, with the private key only on request."""
     monkeypatch.chdir(tmp_path)
 
-    assert 0 == main(["keygen", "--out", out, "--json"])
+    assert 0 == main(["keygen", out, "--json"])
     shown = json.loads(capsys.readouterr().out)
     assert ["public_key", "key_id", extra] == list(shown)
     assert shown["public_key"].startswith(shown["key_id"])
@@ -104,10 +104,10 @@ def test_nothing_is_overwritten(
     if kind == "link":
         target.write_text("old", "ascii")
 
-    assert 2 == main(["keygen", "--out", str(path)])
+    assert 2 == main(["keygen", str(path)])
     captured = capsys.readouterr()
     assert "" == captured.out
-    assert f"error: --out: {path} exists, and overwriting" in captured.err
+    assert f"error: FILE: {path} exists, and overwriting" in captured.err
     assert 1 == captured.err.count("\n")
     if kind == "broken link":
         assert not target.exists()
@@ -121,7 +121,7 @@ def test_a_missing_directory_is_reported_in_one_line(
     """With the exit code of an I/O error; a key that was not saved is not shown."""
     path = tmp_path / "none" / "my.key"
 
-    assert 74 == main(["keygen", "--out", str(path)])
+    assert 74 == main(["keygen", str(path)])
     captured = capsys.readouterr()
     assert ("", f"error: {path}: No such file or directory\n") == captured
 
@@ -136,6 +136,16 @@ def test_a_file_that_cannot_be_written_completely_is_removed(
 
     monkeypatch.setattr(os, "fsync", full)
 
-    assert 74 == main(["keygen", "--out", str(tmp_path / "my.key")])
+    assert 74 == main(["keygen", str(tmp_path / "my.key")])
     assert ("", "error: No space left on device\n") == capsys.readouterr()
     assert [] == list(tmp_path.iterdir())
+
+
+def test_the_file_may_still_be_given_as_an_option(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Scripts have it."""
+    assert 0 == main(["keygen", "--out", str(tmp_path / "old.key")])
+
+    assert (tmp_path / "old.key").exists()
+    assert str(tmp_path / "old.key") == lines(capsys.readouterr().out)["file"]

@@ -10,7 +10,7 @@ from braidmq.cli.main import main
 from braidmq.server.access.keys import KeyRing, hash_key
 from braidmq.server.config.loading import load
 
-NEW = ["keys", "new", "--name", 'bi"lling', "--publish", "a.*", "--publish", "b", "--admin"]
+NEW = ["keys", "new", 'bi"lling', "--publish", "a.*", "--publish", "b", "--admin"]
 
 
 def test_new_prints_a_configuration_that_accepts_the_key(
@@ -45,12 +45,12 @@ def test_new_as_json_holds_the_key_and_its_hash(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("name", ["", "a\nhash = 1", 129 * "a"])
 def test_a_bad_name_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
     """It could not be configured, or would hold more than a name."""
-    assert 2 == main(["keys", "new", "--name", name])
+    assert 2 == main(["keys", "new", name])
     captured = capsys.readouterr()
-    assert ("", "error: --name: must be 1 to 128 printable characters\n") == captured
+    assert ("", "error: NAME: must be 1 to 128 printable characters\n") == captured
 
 
-NO_KEYS = "no keys are configured; `braidmq keys new --name NAME` creates one, "
+NO_KEYS = "no keys are configured; `braidmq keys new NAME` creates one, "
 
 
 def test_list_says_what_to_do_where_no_key_is_configured(
@@ -91,3 +91,13 @@ def test_list_shows_names_and_permissions_only(
     out += capsys.readouterr().out
     assert "sha256" not in out
     assert "bk_" not in out
+
+
+def test_the_name_may_still_be_given_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts have it; without any name the error says what is missing."""
+    assert 0 == main(["keys", "new", "--name", "billing", "--json"])
+    assert "billing" == json.loads(capsys.readouterr().out)["name"]
+    assert 2 == main(["keys", "new"])
+    assert "error: Missing argument 'NAME'" in capsys.readouterr().err
+    assert 2 == main(["keys", "new", "a", "--name", "b"])
+    assert "error: NAME: was given twice" in capsys.readouterr().err

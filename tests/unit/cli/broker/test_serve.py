@@ -7,7 +7,7 @@ import pytest
 from braidmq.cli.main import main
 
 REFUSALS = {
-    "": "auth.keys: no API keys are configured; 'braidmq keys new --name NAME' makes one, "
+    "": "auth.keys: no API keys are configured; 'braidmq keys new NAME' makes one, "
     "--dev does without",
     "--dev --blip 0.0.0.0:0": "blip.host: --dev listens on loopback only, not on 0.0.0.0",
     "--dev --blip 5555": "--blip: must be HOST:PORT or off",

@@ -75,7 +75,7 @@ def test_an_intact_log_is_reported_as_intact(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a summary of its content; exit 0."""
-    code, text = run_wal(capsys, "verify", "--data-dir", data_dir)
+    code, text = run_wal(capsys, "verify", data_dir)
 
     assert 0 == code
     assert text.startswith("1 segment, 4 records, ")
@@ -86,7 +86,7 @@ def test_an_intact_log_is_reported_as_intact(
 def test_damage_is_found_and_named(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By segment, offset and ids; exit 65, and nothing is changed."""
     before = (damaged / "wal" / SEGMENT).read_bytes()
-    code, text = run_wal(capsys, "verify", "--data-dir", damaged)
+    code, text = run_wal(capsys, "verify", damaged)
 
     assert 65 == code
     assert f"damage: wal/{SEGMENT} at offset 32, ids 1 to 1: " in text
@@ -96,7 +96,7 @@ def test_damage_is_found_and_named(damaged: Path, capsys: pytest.CaptureFixture[
 
 def test_a_report_can_be_json(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same facts for a program."""
-    code, text = run_wal(capsys, "verify", "--data-dir", damaged, "--json")
+    code, text = run_wal(capsys, "verify", damaged, "--json")
     report = json.loads(text)
 
     assert (65, False, 1) == (code, report["intact"], len(report["damages"]))
@@ -108,7 +108,7 @@ def test_repair_does_nothing_without_consent(
 ) -> None:
     """It says what it would give up, and how to consent."""
     before = (damaged / "wal" / SEGMENT).read_bytes()
-    code, text = run_wal(capsys, "repair", "--data-dir", damaged)
+    code, text = run_wal(capsys, "repair", damaged)
 
     assert 65 == code
     assert "nothing was changed; to give up the ids above, pass --accept-loss\n" in text
@@ -119,11 +119,11 @@ def test_repair_with_consent_makes_the_log_readable(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The loss is a gap record, the original is in quarantine, and verify passes."""
-    code, text = run_wal(capsys, "repair", "--data-dir", damaged, "--accept-loss")
+    code, text = run_wal(capsys, "repair", damaged, "--accept-loss")
     assert 0 == code
     assert "changed: " in text
     assert list((damaged / "quarantine").iterdir())
-    code, text = run_wal(capsys, "verify", "--data-dir", damaged)
+    code, text = run_wal(capsys, "verify", damaged)
     assert 0 == code
     assert "gap: ids 1 to 1 were lost and are recorded as such\n" in text
 
@@ -132,7 +132,7 @@ def test_repair_of_an_intact_log_changes_nothing(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Even with consent."""
-    code, text = run_wal(capsys, "repair", "--data-dir", data_dir, "--accept-loss")
+    code, text = run_wal(capsys, "repair", data_dir, "--accept-loss")
 
     assert 0 == code
     assert "changed" not in text
@@ -142,7 +142,7 @@ def test_dump_shows_records_without_payloads(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One per line, whatever the topics are called."""
-    code, text = run_wal(capsys, "dump", "--data-dir", data_dir)
+    code, text = run_wal(capsys, "dump", data_dir)
     header, *rows = [line.split("\t") for line in text.splitlines()]
 
     assert 0 == code
@@ -158,12 +158,12 @@ def test_dump_as_json_may_hold_payloads(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only on request, and only those of messages."""
-    _, text = run_wal(capsys, "dump", "--data-dir", data_dir, "--json", "--payloads")
+    _, text = run_wal(capsys, "dump", data_dir, "--json", "--payloads")
     rows = [json.loads(line) for line in text.splitlines()]
 
     assert [{"n": 1}, None, None, "text"] == [row.get("payload") for row in rows]
     assert ["/w==", "a\n"] == [rows[2]["payload_base64"], rows[0]["topic"]]
-    _, text = run_wal(capsys, "dump", "--data-dir", data_dir, "--json")
+    _, text = run_wal(capsys, "dump", data_dir, "--json")
     assert "payload" not in text
 
 
@@ -173,7 +173,7 @@ def test_dump_continues_after_an_odd_payload(
     """JSON that Python cannot represent is still JSON, and is printed unchanged."""
     odd = ['"\\ud800"', '{"x": 1e999}', "[1]"]
     write(tmp_path, [message("b", payload.encode()) for payload in odd])
-    code, text = run_wal(capsys, "dump", "--data-dir", tmp_path, "--json", "--payloads")
+    code, text = run_wal(capsys, "dump", tmp_path, "--json", "--payloads")
 
     assert (0, 3) == (code, len(text.splitlines()))
     for line, payload in zip(text.splitlines(), odd, strict=True):
@@ -191,7 +191,7 @@ def test_dump_names_every_type_of_record(
         tmp_path,
         [bytes([kind]) + body[:23] + more.get(kind, b"") + body[23:] for kind in kinds],
     )
-    _, text = run_wal(capsys, "dump", "--data-dir", tmp_path, "--json")
+    _, text = run_wal(capsys, "dump", tmp_path, "--json")
 
     assert records.CLOCK in kinds
     assert [KIND_NAMES[kind] for kind in kinds] == [
@@ -203,9 +203,7 @@ def test_dump_begins_and_ends_where_the_options_say(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With --from and --limit."""
-    _, text = run_wal(
-        capsys, "dump", "--data-dir", data_dir, "--json", "--from", 2, "--limit", 2
-    )
+    _, text = run_wal(capsys, "dump", data_dir, "--json", "--from", 2, "--limit", 2)
 
     assert [2, 3] == [json.loads(line)["id"] for line in text.splitlines()]
 
@@ -217,7 +215,7 @@ def test_a_log_in_use_is_left_alone(
     """Exit 75: stop the broker first."""
     disk = Disk(data_dir)
     disk.lock("LOCK")
-    code, text = run_wal(capsys, command, "--data-dir", data_dir)
+    code, text = run_wal(capsys, command, data_dir)
     disk.unlock("LOCK")
 
     assert 75 == code
@@ -230,7 +228,19 @@ def test_a_directory_without_a_log_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     """It is not called intact, and nothing is created in it."""
-    code, text = run_wal(capsys, command, "--data-dir", tmp_path)
+    code, text = run_wal(capsys, command, tmp_path)
 
     assert (2, f"error: data_dir: there is no log in {tmp_path}\n") == (code, text)
     assert [] == list(tmp_path.iterdir())
+
+
+def test_the_directory_may_still_be_given_as_an_option(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Scripts have it; two different directories are a mistake."""
+    for command in ("verify", "repair", "dump"):
+        assert 0 == run_wal(capsys, command, "--data-dir", data_dir)[0]
+        assert 0 == run_wal(capsys, command, data_dir, "--data-dir", data_dir)[0]
+        assert 2 == main(["wal", command, str(data_dir), "--data-dir", str(tmp_path / "x")])
+        problem = "error: DIR: was given twice, as an argument and as an option\n"
+        assert problem == capsys.readouterr().err

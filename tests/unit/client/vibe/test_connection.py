@@ -84,11 +84,15 @@ def post(message_id: str, payload: bytes = b"1") -> Post:
 async def test_connect_carries_a_token_or_a_user_with_a_password(
     userinfo: str, headers: dict[str, str]
 ) -> None:
-    """One uncompressed Connect of dialect 1.1; by default it offers no compression."""
+    """One uncompressed Connect of dialect 1.1; by default it offers no compression.
+
+    It asks for the time of each publish, which a broker that does not know that ignores.
+    """
     async with Peer() as peer, connected(peer, url=f"vibe://{userinfo}@127.0.0.1:{peer.port}"):
         (connect,) = peer.lines[0].seen
 
-        assert (messages.CONNECT, headers) == (connect.type, connect.headers)
+        asked = headers | {"receipts": "timestamp"}
+        assert (messages.CONNECT, asked) == (connect.type, connect.headers)
 
 
 @pytest.mark.parametrize(

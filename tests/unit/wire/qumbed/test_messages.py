@@ -73,7 +73,10 @@ READ: dict[str, tuple[type[Frame], dict[str, object]]] = {
             "timestamp_ms": 0,
         },
     ),
-    "ack": (Ack, {"kind": 5, "message_id": "", "ok": True, "delivered": None}),
+    "ack": (
+        Ack,
+        {"kind": 5, "message_id": "", "ok": True, "delivered": None, "timestamp_ms": 0},
+    ),
     "error": (
         Error,
         {"kind": 6, "code": "SCHEMA_UNKNOWN", "message": "unknown schema: foo.Bar"},
@@ -86,9 +89,23 @@ READ: dict[str, tuple[type[Frame], dict[str, object]]] = {
             "topics": [TOPIC, "alerts"],
             "public_key": RECIPIENT,
             "addr": "192.168.1.5:6121",
+            "asks_times": False,
         },
     ),
 }
+
+
+def test_a_publisher_that_asks_is_told_the_time() -> None:
+    """Both are keys that other peers ignore; without the question the Ack is as it was."""
+    asked = messages.discovery("", (), b"", "", frame_id="1", asks_times=True)
+    told = messages.ack("m", 2, 1_700_000_000_123)
+
+    assert b'"addr":"","receipts":"timestamp","id":"1"}}' in asked
+    assert told.endswith(b'"ok":true,"delivered":2,"timestamp_ms":1700000000123}}')
+    (question, answer) = (read_frame(frame[4:]) for frame in (asked, told))
+    assert isinstance(question, Discovery)
+    assert isinstance(answer, Ack)
+    assert (True, 1_700_000_000_123) == (question.asks_times, answer.timestamp_ms)
 
 
 def read(wire: bytes) -> Frame:

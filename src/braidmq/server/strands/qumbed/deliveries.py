@@ -159,6 +159,7 @@ class QumbedOutput(Output):
     ) -> None:
         super().__init__(engine, wire, limits)
         self.delivering: Delivering = Delivering(options.gateway)
+        self.tells_times: bool = False  # Acks say when their messages were accepted
         self.collected_bytes: int = 0  # made into frames and not written yet
         self._stream: StreamWire = wire
         self._window_bytes: int = options.window_bytes
@@ -179,7 +180,7 @@ class QumbedOutput(Output):
     def reply_after(self, reply: WaitingReply) -> None:
         """Send a reply once its id is committed."""
         if not self.replies and reply.after_id <= self.broker.committed_id:
-            self.pieces.append(_data_of(reply))
+            self.pieces.append(_data_of(reply, tells_times=self.tells_times))
         else:
             self.replies.append(reply)
             self.wait_for_commit()
@@ -189,7 +190,7 @@ class QumbedOutput(Output):
         replies = self.replies
         committed_id = self.broker.committed_id
         while replies and replies[0].after_id <= committed_id:
-            self.pieces.append(_data_of(replies.popleft()))
+            self.pieces.append(_data_of(replies.popleft(), tells_times=self.tells_times))
         if replies:
             self.wait_for_commit()
 
@@ -294,9 +295,10 @@ class QumbedOutput(Output):
                     waiting.popleft()
 
 
-def _data_of(reply: WaitingReply) -> bytes:
+def _data_of(reply: WaitingReply, *, tells_times: bool) -> bytes:
     if not isinstance(reply, PublishReply):
         return reply.data
     message = reply.message
     message_id = reply.frame_id or (str(message.id) if message.id else "")
-    return messages.ack(message_id, message.routed)
+    timestamp_ms = message.timestamp_us // _US_PER_MS if tells_times else 0
+    return messages.ack(message_id, message.routed, timestamp_ms)

@@ -388,6 +388,8 @@ class QumbedConnection(Connection):
     def _discover(self, request: messages.Discovery) -> None:
         principal = self.principal
         assert principal is not None
+        if request.asks_times:
+            self._sending.tells_times = True
         seen: list[str] = []
         for topic in self._broker.topics.first(DISCOVERY_LOOKED_AT_MAX):
             if authorize(principal, LIST_QUEUES, topic.name):

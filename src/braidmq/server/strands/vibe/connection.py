@@ -28,6 +28,7 @@ from braidmq.server.strands.vibe.deliveries import (
     Outstanding,
     VibeOutput,
     VibeReply,
+    iso,
     message_of,
 )
 from braidmq.server.strands.vibe.gate import Gate, VibeOptions
@@ -311,16 +312,18 @@ class VibeConnection(Connection):
         # keeps the messages whose ids are above its own.
         elif queue is not None or self._queues.auto_create(request, now_us) is not None:
             stored = self._broker.accept(verdict, message, dedup_id, now_us)
-            self._published(request, stored.id)
+            self._published(request, stored.id, stored.timestamp_us)
         return True
 
-    def _published(self, request: session.Request, record_id: int) -> None:
+    def _published(
+        self, request: session.Request, record_id: int, timestamp_us: int = 0
+    ) -> None:
         self.last_id = max(self.last_id, record_id)
+        headers = {"messageId": request.id, "queueName": request.queue}
+        if timestamp_us and self.session.tells_times:
+            headers["timestamp"] = iso(timestamp_us)
         ack = self.session.reply(
-            messages.PUBLISH_ACK,
-            request.id,
-            request.queue,
-            headers={"messageId": request.id, "queueName": request.queue},
+            messages.PUBLISH_ACK, request.id, request.queue, headers=headers
         )
         self.output.reply_after(VibeReply(record_id, ack, request))
 

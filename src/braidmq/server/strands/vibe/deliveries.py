@@ -107,7 +107,7 @@ class Delivering:
             if encoded:
                 kept[CONTENT_ENCODING_HEADER] = "base64"
             kept["deliveryAttempts"] = str(attempts)
-            kept.setdefault("timestamp", _iso(timestamp_us))
+            kept.setdefault("timestamp", iso(timestamp_us))
             added = messages.encode_headers(kept)
         if not self.message_id:
             self.message_id = str(message.id) if message.id else f"m-{message.arrival}"
@@ -125,7 +125,7 @@ class Delivering:
             self._plain_attempts = attempts
             self._plain_us = timestamp_us
             self._plain = messages.encode_headers(
-                {"deliveryAttempts": str(attempts), "timestamp": _iso(timestamp_us)}
+                {"deliveryAttempts": str(attempts), "timestamp": iso(timestamp_us)}
             )
         return self._plain
 
@@ -286,6 +286,7 @@ def _u16(block: bytes, at: int) -> int:
     return value
 
 
-def _iso(timestamp_us: int) -> str:
+def iso(timestamp_us: int) -> str:
+    """Return a record's time as the header `timestamp` has it."""
     moment = datetime.fromtimestamp(timestamp_us / _US_PER_S, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
