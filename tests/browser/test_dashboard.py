@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -292,6 +293,52 @@ def test_subscriptions_and_connections_are_shown_and_can_be_closed(
         tab.until(f"!document.querySelector('tr[data-key=\"{newest}\"]')")
         assert before >= 1
         assert messages.topic == "watched"
+
+
+def test_readers_can_be_sorted_by_lag(stage: Stage, tab: Tab) -> None:
+    """The slowest first, the address keeps it, and a second click undoes it."""
+
+    def lags() -> list[str]:
+        return tab.page.locator("tbody td:nth-child(5)").all_inner_texts()
+
+    with stage.client("blip") as client, ExitStack() as subscribed:
+        for topic, waiting in (("lags.a", 1), ("lags.b", 3), ("lags.c", 2)):
+            subscribed.enter_context(client.subscribe(topic))
+            for _ in range(waiting):
+                client.publish(topic, b"x")
+        tab.open("#/subscriptions?search=lags.")
+        tab.until("document.querySelectorAll('tbody tr').length === 3")
+        assert ["1", "3", "2"] == lags()
+        tab.page.locator("th button", has_text="Lag").click()
+        tab.until("document.querySelector('tbody tr').textContent.includes('lags.b')")
+        assert ["3", "2", "1"] == lags()
+        heading = tab.page.locator("th", has_text="Lag")
+        assert "descending" == heading.get_attribute("aria-sort")
+        assert "sort=lag" in tab.page.url
+        tab.page.locator("th button", has_text="Lag").click()
+        tab.until("document.querySelector('tbody tr').textContent.includes('lags.a')")
+        assert None is heading.get_attribute("aria-sort")
+
+
+def test_overview_topic_and_list_count_the_same_subscriptions(stage: Stage, tab: Tab) -> None:
+    """In the same words: a consumer of a queue is a subscription everywhere."""
+    stage.api("POST", "/api/queues", {"name": "counted"})
+    with (
+        stage.client("blip") as blip,
+        stage.client("vibe") as vibe,
+        blip.subscribe("counted.too"),
+        vibe.subscribe("counted"),
+    ):
+        tab.open("#/subscriptions")
+        tab.until("document.querySelector('.list-summary').textContent.includes(' sub')")
+        listed = tab.text(".list-summary")
+        tab.open("#/overview")
+        tab.page.locator(".tile small", has_text=listed).wait_for()
+        tab.goto_topic("counted")
+        tile = tab.page.locator(".tile", has_text="Subscriptions")
+        tile.get_by_text("1", exact=True).wait_for()
+        tile.locator("a").click()
+        tab.until("document.querySelectorAll('tbody tr').length === 2")
 
 
 def test_the_log_shows_its_segments_and_can_be_verified(stage: Stage, tab: Tab) -> None:

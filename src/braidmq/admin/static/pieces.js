@@ -2,6 +2,7 @@
 
 import { fill, h, icon, unseen } from "./dom.js";
 import { count, moment } from "./format.js";
+import { me } from "./session.js";
 
 export const STRANDS = ["blip", "vibe", "qumbed", "http", "spark"];
 const STRAND_NAMES = { blip: "Blip", vibe: "Vibe", qumbed: "Qumbed", http: "HTTP", spark: "Spark", flight: "Flight" };
@@ -90,6 +91,11 @@ export function emptyState(title, text, commands = []) {
     h("p", { class: "empty-title" }, title),
     h("p", { class: "muted" }, text),
     commands.map(command));
+}
+
+/** Return what one row and several are called; a key that is no administrator's lists only its own. */
+export function ownNoun(one) {
+  return me.admin ? [one, `${one}s`] : [`${one} of this key`, `${one}s of this key`];
 }
 
 /** Return a section with a title. */

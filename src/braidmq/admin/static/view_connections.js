@@ -7,13 +7,13 @@ import { ago, bytes, count } from "./format.js";
 import { list } from "./lists.js";
 import { named } from "./names.js";
 import { say } from "./notices.js";
-import { emptyState, heading, strandBadge } from "./pieces.js";
+import { emptyState, heading, ownNoun, strandBadge } from "./pieces.js";
 import { me } from "./session.js";
 
 export function view(context) {
   const connections = list({
     context,
-    noun: ["connection", "connections"],
+    noun: ownNoun("connection"),
     key: (row) => String(row.id),
     columns: [
       { title: "Peer", wide: true, cell: (row) => h("code", {}, row.peer ?? "–") },
