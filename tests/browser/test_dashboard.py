@@ -52,12 +52,14 @@ def test_a_message_published_on_the_page_shows_up_there(stage: Stage, tab: Tab) 
     typed = '{ "n": 12345678901234567890,\n  "price": 1.10 }'
     tab.goto_topic("from.the.page")
     tab.sees("This topic does not exist yet")
+    tab.button("Publish…")
     tab.page.get_by_label("Payload", exact=True).fill(typed)
     tab.button("Add header")
     tab.page.get_by_label("Header name").fill("trace")
     tab.page.get_by_label("Header value").fill("abc")
     tab.button("Publish")
     tab.sees("Published at offset")
+    tab.page.keyboard.press("Escape")
     tab.page.locator(f"{ROW} > summary").first.click()
 
     pretty = tab.text(".payload-view pre")
@@ -77,6 +79,7 @@ def test_a_message_published_on_the_page_shows_up_there(stage: Stage, tab: Tab) 
 def test_invalid_json_is_reported_before_it_is_sent(stage: Stage, tab: Tab) -> None:
     """The form says why, and publishes nothing."""
     tab.goto_topic("not.json")
+    tab.button("Publish…")
     tab.page.get_by_label("Payload", exact=True).fill("{oops")
     tab.button("Publish")
     tab.sees("Invalid JSON")
@@ -112,11 +115,11 @@ def test_messages_can_be_browsed_from_any_offset_and_time(stage: Stage, tab: Tab
     assert f"from={offsets[40]}" in tab.page.url
 
     tab.page.get_by_label("Start at").select_option("time")
-    tab.page.get_by_label("Local time").fill("2020-01-01T00:00:00")
+    tab.page.get_by_label("Time in UTC").fill("2020-01-01T00:00:00")
     tab.button("Show")
     tab.until(f"document.querySelector('{ROW}').dataset.offset === '{offsets[0]}'")
     tomorrow = datetime.now(UTC).year + 1
-    tab.page.get_by_label("Local time").fill(f"{tomorrow}-01-01T00:00:00")
+    tab.page.get_by_label("Time in UTC").fill(f"{tomorrow}-01-01T00:00:00")
     tab.button("Show")
     tab.sees("No messages from this point on.")
 

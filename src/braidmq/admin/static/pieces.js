@@ -1,7 +1,7 @@
 // Small parts of every view: headings, tiles, badges, empty states, copy buttons.
 
 import { fill, h, icon, unseen } from "./dom.js";
-import { count, moment } from "./format.js";
+import { count, exactMoment, moment } from "./format.js";
 import { me } from "./session.js";
 
 export const STRANDS = ["blip", "vibe", "qumbed", "http", "spark"];
@@ -46,10 +46,10 @@ export function tiles(list) {
         tile.note && h("small", {}, tile.note))))));
 }
 
-/** Return a point in time: shown in local time, with UTC as its tooltip. */
+/** Return a point in time, to the microsecond and with its zone in the tooltip. */
 export function when(iso) {
   if (!iso) return "–";
-  return h("time", { datetime: iso, title: iso }, moment(iso));
+  return h("time", { datetime: iso, title: exactMoment(iso) }, moment(iso));
 }
 
 /** Return a button that puts *text* on the clipboard. */
