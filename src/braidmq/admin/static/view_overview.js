@@ -111,7 +111,7 @@ function roomCheck(facts) {
     facts.messages_refused > 0 && `${plural(facts.messages_refused, "publish", "publishes")} refused`,
   ].filter(Boolean);
   if (lost.length === 0) return check(true, "Nothing dropped or refused for lack of room");
-  return check(false, [`${lost.join(", ")} since the start: `, h("a", { href: "#/queues?sort=waiting" }, "see which queues are full")]);
+  return check(false, [`${lost.join(", ")} since the start: `, h("a", { href: "#/queues?sort=waiting" }, "full queues")]);
 }
 
 function check(well, text, reason = "", otherwise = "warn") {
