@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -51,12 +52,14 @@ def test_a_message_published_on_the_page_shows_up_there(stage: Stage, tab: Tab) 
     typed = '{ "n": 12345678901234567890,\n  "price": 1.10 }'
     tab.goto_topic("from.the.page")
     tab.sees("This topic does not exist yet")
+    tab.button("Publish…")
     tab.page.get_by_label("Payload", exact=True).fill(typed)
     tab.button("Add header")
     tab.page.get_by_label("Header name").fill("trace")
     tab.page.get_by_label("Header value").fill("abc")
     tab.button("Publish")
     tab.sees("Published at offset")
+    tab.page.keyboard.press("Escape")
     tab.page.locator(f"{ROW} > summary").first.click()
 
     pretty = tab.text(".payload-view pre")
@@ -76,6 +79,7 @@ def test_a_message_published_on_the_page_shows_up_there(stage: Stage, tab: Tab) 
 def test_invalid_json_is_reported_before_it_is_sent(stage: Stage, tab: Tab) -> None:
     """The form says why, and publishes nothing."""
     tab.goto_topic("not.json")
+    tab.button("Publish…")
     tab.page.get_by_label("Payload", exact=True).fill("{oops")
     tab.button("Publish")
     tab.sees("Invalid JSON")
@@ -111,11 +115,11 @@ def test_messages_can_be_browsed_from_any_offset_and_time(stage: Stage, tab: Tab
     assert f"from={offsets[40]}" in tab.page.url
 
     tab.page.get_by_label("Start at").select_option("time")
-    tab.page.get_by_label("Local time").fill("2020-01-01T00:00:00")
+    tab.page.get_by_label("Time in UTC").fill("2020-01-01T00:00:00")
     tab.button("Show")
     tab.until(f"document.querySelector('{ROW}').dataset.offset === '{offsets[0]}'")
     tomorrow = datetime.now(UTC).year + 1
-    tab.page.get_by_label("Local time").fill(f"{tomorrow}-01-01T00:00:00")
+    tab.page.get_by_label("Time in UTC").fill(f"{tomorrow}-01-01T00:00:00")
     tab.button("Show")
     tab.sees("No messages from this point on.")
 
@@ -292,6 +296,52 @@ def test_subscriptions_and_connections_are_shown_and_can_be_closed(
         tab.until(f"!document.querySelector('tr[data-key=\"{newest}\"]')")
         assert before >= 1
         assert messages.topic == "watched"
+
+
+def test_readers_can_be_sorted_by_lag(stage: Stage, tab: Tab) -> None:
+    """The slowest first, the address keeps it, and a second click undoes it."""
+
+    def lags() -> list[str]:
+        return tab.page.locator("tbody td:nth-child(5)").all_inner_texts()
+
+    with stage.client("blip") as client, ExitStack() as subscribed:
+        for topic, waiting in (("lags.a", 1), ("lags.b", 3), ("lags.c", 2)):
+            subscribed.enter_context(client.subscribe(topic))
+            for _ in range(waiting):
+                client.publish(topic, b"x")
+        tab.open("#/subscriptions?search=lags.")
+        tab.until("document.querySelectorAll('tbody tr').length === 3")
+        assert ["1", "3", "2"] == lags()
+        tab.page.locator("th button", has_text="Lag").click()
+        tab.until("document.querySelector('tbody tr').textContent.includes('lags.b')")
+        assert ["3", "2", "1"] == lags()
+        heading = tab.page.locator("th", has_text="Lag")
+        assert "descending" == heading.get_attribute("aria-sort")
+        assert "sort=lag" in tab.page.url
+        tab.page.locator("th button", has_text="Lag").click()
+        tab.until("document.querySelector('tbody tr').textContent.includes('lags.a')")
+        assert None is heading.get_attribute("aria-sort")
+
+
+def test_overview_topic_and_list_count_the_same_subscriptions(stage: Stage, tab: Tab) -> None:
+    """In the same words: a consumer of a queue is a subscription everywhere."""
+    stage.api("POST", "/api/queues", {"name": "counted"})
+    with (
+        stage.client("blip") as blip,
+        stage.client("vibe") as vibe,
+        blip.subscribe("counted.too"),
+        vibe.subscribe("counted"),
+    ):
+        tab.open("#/subscriptions")
+        tab.until("document.querySelector('.list-summary').textContent.includes(' sub')")
+        listed = tab.text(".list-summary")
+        tab.open("#/overview")
+        tab.page.locator(".tile small", has_text=listed).wait_for()
+        tab.goto_topic("counted")
+        tile = tab.page.locator(".tile", has_text="Subscriptions")
+        tile.get_by_text("1", exact=True).wait_for()
+        tile.locator("a").click()
+        tab.until("document.querySelectorAll('tbody tr').length === 2")
 
 
 def test_the_log_shows_its_segments_and_can_be_verified(stage: Stage, tab: Tab) -> None:

@@ -37,7 +37,7 @@ def test_new_messages_appear_on_top(stage: Stage, tab: Tab) -> None:
     stage.post("followed", "first")
     tab.goto_topic("followed")
     tab.page.locator(ROW).wait_for()
-    assert tab.page.get_by_label("Follow").is_checked()
+    assert tab.page.get_by_label("Follow", exact=True).is_checked()
     offset = stage.post("followed", "second")
     until_first(tab, offset)
 
@@ -123,10 +123,10 @@ def test_a_list_that_is_not_followed_stays_as_it_is(
     tab.goto_topic(topic)
     tab.page.locator(ROW).wait_for()
     if choice == "off":
-        tab.page.get_by_label("Follow").uncheck()
+        tab.page.get_by_label("Follow", exact=True).uncheck()
     else:
         tab.page.get_by_label("Start at").select_option("oldest")
-        assert not tab.page.get_by_label("Follow").is_visible()
+        assert not tab.page.get_by_label("Follow", exact=True).is_visible()
     second = stage.post(topic, 2)
     until_counted(tab, 2)
     assert [first] == offsets(tab)
@@ -134,7 +134,7 @@ def test_a_list_that_is_not_followed_stays_as_it_is(
     tab.page.get_by_label("Start at").select_option("oldest")
     tab.page.get_by_label("Start at").select_option("newest")
     until_first(tab, second)
-    assert (choice == "oldest") == tab.page.get_by_label("Follow").is_checked()
+    assert (choice == "oldest") == tab.page.get_by_label("Follow", exact=True).is_checked()
 
 
 def test_messages_that_following_drops_can_be_loaded_again(stage: Stage, tab: Tab) -> None:

@@ -172,6 +172,7 @@ def test_a_topic_of_dots_works_like_any_other(stage: Stage, tab: Tab, name: str)
     tab.page.locator(ROW).first.wait_for()
     assert name == (tab.page.locator("h1 bdi").text_content() or "")
 
+    tab.button("Publish…")
     tab.page.get_by_label("Payload", exact=True).fill('"from the page"')
     tab.button("Publish")
     tab.sees("Published at offset")
@@ -276,6 +277,8 @@ def test_hostile_addresses_do_no_harm(tab: Tab) -> None:
     for route in (
         "#/topics/%",
         "#/topics/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",
+        "#/topics/a/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",
+        "#/queues/%22%3E%3Cb%3E/99999999999999999999999",
         "#/topics/a?from=<script>&time=never&order=sideways",
         "#/topics?search=%22%3E%3Cscript%3Ealert(1)%3C/script%3E&sort=nothing&after=%00",
         "#/__proto__",

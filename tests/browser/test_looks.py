@@ -3,6 +3,7 @@
 The screenshots stay in build/screenshots for people to look at.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -25,8 +26,10 @@ CONTRAST_MIN: Final = 4.5
 VIEWS: Final = {
     "overview": "#/overview",
     "topics": "#/topics",
-    "topic": "#/topics/orders",
+    "topic": "#/topics/plant.1.line.01",
     "queues": "#/queues",
+    "queue": "#/queues/orders",
+    "message": "#/queues/orders/2",
     "dead-letters": "#/dead-letters",
     "letters": "#/dead-letters/dlq.orders",
     "subscriptions": "#/subscriptions",
@@ -118,16 +121,16 @@ def show(tab: Tab, view: str) -> None:
     tab.until("document.getElementById('live').textContent === 'Live'")
     tab.until("!document.querySelector('main').textContent.includes('Loading…')")
     tab.until(
-        "document.querySelector('main :is(tbody tr, details.message, .empty, .tiles, .chart)')"
+        "document.querySelector('main :is(tbody tr, .message, .payload, .empty, .tiles)')"
     )
-    if view in {"topic", "letters"}:
+    if view in {"topic", "queue", "letters"}:
         tab.page.locator("details.message > summary").first.click()
         tab.page.locator(".payload-view pre").wait_for()
 
 
 @pytest.mark.parametrize(
     ("width", "theme"),
-    [(360, "light"), (360, "dark"), (900, "light"), (1600, "light"), (1600, "dark")],
+    list(itertools.product([360, 900, 1600], ["light", "dark"])),
 )
 def test_every_view_fits_every_width_in_both_themes(
     furnished: Stage, new_tab: Callable[..., Tab], width: int, theme: str
@@ -162,7 +165,7 @@ def test_tiles_fill_their_rows_and_values_their_lines(
         route.fulfill(response=answer, json=about)
 
     tab = new_tab(furnished.origin, viewport={"width": width, "height": 900})
-    tab.page.route(re.compile("/api/(overview|topics/orders)$"), with_long_values)
+    tab.page.route(re.compile("/api/(overview|topics/plant.1.line.01)$"), with_long_values)
     for view, seen in (("overview", "23 h 59 min"), ("topic", "23 h ago"), ("log", "always")):
         show(tab, view)
         tab.page.locator(".tile", has_text=seen).wait_for()
@@ -291,14 +294,17 @@ def test_everything_works_with_the_keyboard_alone(
     user.tab_to("archive")
     user.press("Enter")
     tab.until("document.activeElement.matches('h1') && document.title.startsWith('archive')")
-    user.tab_to("payload")
+    user.tab_to("Publish…")
+    user.press("Enter")
+    assert "payload" == user.at()
     user.type('{"typed": true}')
     user.tab_to("Publish")
     user.press("Enter")
     tab.sees("Published at offset")
     tab.until("document.querySelector('.message-preview').textContent.includes('typed')")
     assert "Publish" == user.at()
-    user.tab_to("skip")
+    user.press("Escape")
+    assert "Publish…" == user.at()
     user.tab_to("follow")
     user.press("Tab", "Enter")
     tab.page.locator(".payload-view pre").wait_for()
@@ -333,7 +339,7 @@ def test_values_are_formatted_correctly(furnished: Stage, new_tab: Callable[...,
             milliseconds: [0.1234, 5, 250.4, 2500].map(format.milliseconds),
             plurals: [format.plural(1, "letter"), format.plural(2, "letter")],
             events,
-            routes: ["", "#/topics/a%2Fb?from=3", "#/topics/", "#/x"]
+            routes: ["", "#/topics/a%2Fb?from=3", "#/topics/", "#/x", "#/queues/a/7"]
               .map((hash) => match(hash)?.module ?? null),
             name: match("#/topics/a%2Fb").params.name,
           };
@@ -348,6 +354,6 @@ def test_values_are_formatted_correctly(furnished: Stage, new_tab: Callable[...,
         "milliseconds": ["0.12 ms", "5 ms", "250 ms", "2.5 s"],
         "plurals": ["1 letter", "2 letters"],
         "events": [["a", "1"], ["message", "2\n3"]],
-        "routes": ["overview", "topic", None, None],
+        "routes": ["overview", "topic", None, None, "message"],
         "name": "a/b",
     }

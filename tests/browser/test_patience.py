@@ -124,7 +124,7 @@ def offsets(tab: Tab) -> list[int]:
 def without_following(tab: Tab, topic: str) -> None:
     """Open a topic and turn off Follow, so that the page sends no requests by itself."""
     tab.goto_topic(topic)
-    tab.page.get_by_label("Follow").uncheck()
+    tab.page.get_by_label("Follow", exact=True).uncheck()
     tab.page.locator(ROW).nth(1).wait_for()
 
 

@@ -120,6 +120,7 @@ def test_a_key_sees_only_what_it_may_use(keyed: Stage, new_tab: Callable[..., Ta
     tab.sees("Administrators only")
     tab.goto_topic("closed.news")
     tab.sees("This key cannot read the topic")
+    tab.button("Publish…")
     tab.sees("This key cannot publish to the topic")
     assert 0 == tab.page.get_by_label("Payload", exact=True).count()
 
@@ -132,6 +133,7 @@ def test_publishing_with_a_read_only_key_shows_an_error(
     tab.open("#/topics/open.news")
     sign_in(tab, LISTENER)
     tab.page.locator("details.message").wait_for()
+    tab.button("Publish…")
     tab.page.get_by_label("Payload", exact=True).fill("[1]")
     tab.button("Publish")
     tab.sees("This key cannot publish to the topic: it lacks the publish permission.")

@@ -21,11 +21,15 @@ more of them it takes several calls, one each second, and the number is so much 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Messages waiting for a consumer, dead letters among them, and those that may expire."""
+    """Messages waiting for a consumer, dead letters among them, and those that may expire.
+
+    `consumers` are those of all queues.
+    """
 
     waiting: int = 0
     dead_letters: int = 0
     expiring: int = 0
+    consumers: int = 0
 
 
 class Backlogs:
@@ -69,13 +73,14 @@ class _Walk:
     def go_on(self, rows: int) -> None:
         """Walk *rows* more."""
         waiting, letters = self.backlog.waiting, self.backlog.dead_letters
-        expiring = self.backlog.expiring
+        expiring, consumers = self.backlog.expiring, self.backlog.consumers
         while rows > 0 and self._queues:
             queue = self._queues.pop()
             channels = queue.channels()
             rows -= len(channels)
             count = queue.waiting()
             waiting += count
+            consumers += len(queue.consumers)
             if queue.topic.name in self._letter_names:
                 letters += count
             expiring += sum(map(_expiring_in, channels))
@@ -87,7 +92,7 @@ class _Walk:
         while rows > 0 and self._followers:
             rows -= 1
             waiting += lag_of_follower(self._followers.pop())
-        self.backlog = Backlog(waiting, letters, expiring)
+        self.backlog = Backlog(waiting, letters, expiring, consumers)
 
 
 def _begun(broker: Broker) -> _Walk:

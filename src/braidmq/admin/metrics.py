@@ -51,7 +51,10 @@ class MetricValues:
     """
 
     topics: int = _gauge("Topics the broker knows.")
-    subscriptions: int = _gauge("Subscriptions that are open.")
+    subscriptions: int = _gauge(
+        "Subscriptions that are open, on Blip and Qumbed; consumers of queues are apart."
+    )
+    queue_consumers: int = _gauge("Consumers of queues, on any strand.")
     connections: Mapping[str, int] = _gauge("Open connections.", label="strand")
     connections_refused: Mapping[str, int] = _counter(
         "Connections closed on accept or before authentication, by reason.", label="reason"

@@ -29,8 +29,10 @@ class Build(msgspec.Struct, frozen=True):
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The broker at a glance; `backlog` counts messages that wait for a consumer.
 
-    `tls` names the listeners that accept TLS only. `alarms` are sentences about what an
-    operator should see to, while the broker works on.
+    `subscriptions` are the rows of `/api/subscriptions`: consumers of queues are among them.
+    `messages_dropped` found no room, in a queue or in memory; of `messages_refused` their
+    publishers know. `tls` names the listeners that accept TLS only. `alarms` are sentences
+    about what an operator should see to, while the broker works on.
     """
 
     version: str
@@ -50,6 +52,8 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     messages_published: int
     messages_delivered: int
     messages_inflight: int
+    messages_dropped: int
+    messages_refused: int
     backlog: int
     dead_letters: int
     memory_bytes: int

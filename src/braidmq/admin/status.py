@@ -113,7 +113,8 @@ class Status:
             uptime_s=max(0, self._now() - self._started_us) / _US_PER_S,
             fsync=self._config.wal.fsync,
             topics=values.topics,
-            subscriptions=values.subscriptions,
+            # As the list of subscriptions has them.
+            subscriptions=values.subscriptions + values.queue_consumers,
             queues=values.queues,
             connections=dict(values.connections),
             listeners=dict(self.addresses),
@@ -121,6 +122,8 @@ class Status:
             messages_published=values.messages_published,
             messages_delivered=values.messages_delivered,
             messages_inflight=values.messages_inflight,
+            messages_dropped=values.messages_dropped.get("overflow", 0),
+            messages_refused=values.messages_refused,
             backlog=values.messages_waiting,
             dead_letters=values.dead_letters,
             memory_bytes=values.memory_used_bytes,
@@ -159,6 +162,7 @@ class Status:
             values.messages_waiting = backlog.waiting
             values.dead_letters = backlog.dead_letters
             values.expiration_heap_size = backlog.expiring
+            values.queue_consumers = backlog.consumers
         if self.wal is not None:
             _fill_from_log(values, self.wal)
             if self.engine is not None:

@@ -1,6 +1,7 @@
 """Subscriptions over HTTP: topics, principals, and how far behind each one is.
 
-    GET /api/subscriptions?after=&limit=&search=    {"subscriptions": [...], "next", "total"}
+    GET /api/subscriptions?after=&limit=&search=&sort=
+        {"subscriptions": [...], "next", "total"}
 
 Blip subscriptions, Qumbed followers and consumers of queues are rows of one list. A key sees
 its own, an administrator sees all.
@@ -16,8 +17,8 @@ from starlette.requests import Request
 from braidmq.admin.backlogs import lag_of, lag_of_follower
 from braidmq.admin.connections import restricted_to
 from braidmq.admin.http.endpoints import keyed
-from braidmq.admin.http.paging import Place, name_bytes, page_by_id, place_of
-from braidmq.admin.http.parameters import AFTER, LIMIT, text
+from braidmq.admin.http.paging import Place, name_bytes, page_by_id, place_of, ranked_page
+from braidmq.admin.http.parameters import AFTER, LIMIT, choice, text
 from braidmq.broker.authorize import Principal
 from braidmq.broker.delivery.followers import Follower
 from braidmq.broker.delivery.queue import Queue, QueueConsumer
@@ -26,6 +27,8 @@ from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.requests import FindEngine, running
 
 TOPIC_SEARCH: Final = text("search", "Show only topics that contain this text, in any case.")
+BY_ID: Final = "id"
+SORT: Final = choice("sort", "Sort by id, or by lag, largest first.", (BY_ID, "lag"))
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +49,7 @@ class SubscriptionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionsPage(msgspec.Struct, frozen=True):
-    """Subscriptions by id, the `after` of the next page, and how many match the search."""
+    """Subscriptions in the requested order, the next `after`, and how many match the search."""
 
     subscriptions: list[SubscriptionRow]
     next: str | None
@@ -60,15 +63,15 @@ class Subscriptions:
         self._find_engine = find_engine
 
     async def page(
-        self, *, after: str, limit: int, search: str, of: Principal | None
+        self, *, after: str, limit: int, search: str, of: Principal | None, sort: str = BY_ID
     ) -> SubscriptionsPage:
         """Return up to *limit* subscriptions after *after*, all or those of one principal.
 
         Raises:
-            BadCursorError: *after* is not the `next` of a page.
+            BadCursorError: *after* is not the `next` of a page with this sort.
             UnavailableError: The broker is still recovering.
         """
-        place = place_of(after)
+        place = place_of(after if sort == BY_ID else "")
         engine = running(self._find_engine())
         broker = engine.broker
         # The lists are copied on the event loop. The thread reads attributes of their items
@@ -96,11 +99,13 @@ class Subscriptions:
                     if is_wanted(row.topic, row.principal):
                         yield (queue.id, row.connection or 0), row
 
+        if sort != BY_ID:
+            return await asyncio.to_thread(_page_by_lag, rows(), after, limit)
         return SubscriptionsPage(
             *await asyncio.to_thread(page_by_id, rows(), place, limit, _name_bytes)
         )
 
-    @keyed("GET /api/subscriptions", AFTER, LIMIT, TOPIC_SEARCH)
+    @keyed("GET /api/subscriptions", AFTER, LIMIT, TOPIC_SEARCH, SORT)
     async def get_subscriptions(
         self, request: Request, principal: Principal
     ) -> SubscriptionsPage:
@@ -110,7 +115,16 @@ class Subscriptions:
             limit=LIMIT.of(request),
             search=TOPIC_SEARCH.of(request),
             of=restricted_to(principal),
+            sort=SORT.of(request),
         )
+
+
+def _page_by_lag(
+    rows: Iterator[tuple[Place, SubscriptionRow]], after: str, limit: int
+) -> SubscriptionsPage:
+    every = [(row.lag, row.id, row) for _, row in rows]
+    page, following = ranked_page(every, after=after, limit=limit, size=_name_bytes)
+    return SubscriptionsPage(page, following, len(every))
 
 
 def _using(connections: list[Connection]) -> dict[int, int]:

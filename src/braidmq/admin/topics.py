@@ -292,8 +292,12 @@ def _row(topic: Topic) -> TopicSnapshot:
         topic.name,
         topic.message_count,
         topic.last_id,
-        len(topic.subscriptions) + len(topic.followers),
+        len(topic.subscriptions) + len(topic.followers) + _consumers(topic),
     )
+
+
+def _consumers(topic: Topic) -> int:
+    return 0 if topic.queue is None else len(topic.queue.consumers)
 
 
 def _name(topic: Topic) -> str:

@@ -7,7 +7,9 @@ from starlette.testclient import TestClient
 
 from braidmq import __version__
 from braidmq.server.config.config import BlipConfig, Config
+from braidmq.wire.vibe.queue_options import STRATEGIES
 from tests.integration.blip.peer import broker_at, connected
+from tests.unit.admin.queue_broker import status_of, subscribed_on_every_strand
 from tests.unit.admin.world import ADMIN_KEY, ORDERS_KEY, World, bearer
 
 
@@ -62,6 +64,40 @@ async def test_the_overview_shows_the_metrics(tmp_path: Path) -> None:
             found.committed_id,
         )
         assert {"blip": 1, "vibe": 0, "qumbed": 0} == found.connections
+
+
+@pytest.mark.asyncio
+async def test_every_count_of_subscriptions_agrees_with_the_list() -> None:
+    """A consumer of a queue is a row of the list, so the overview and its topic count it."""
+    async with subscribed_on_every_strand() as (broker, _):
+        status = status_of(broker)
+        listed = await status.subscriptions.page(after="", limit=9, search="", of=None)
+        topics = await status.topics.page(
+            after="", limit=9, search="", sort="name", visible=None
+        )
+        connections = await status.connections.page(after="", limit=9, of=None)
+        consumed = await status.topics.detail("v")
+
+        assert 3 == listed.total == status.overview().subscriptions
+        assert {"t": 2, "v": 1} == {row.name: row.subscriptions for row in topics.topics}
+        assert 1 == consumed.subscriptions
+        assert 3 == sum(row.subscriptions for row in connections.connections)
+
+
+def test_messages_that_found_no_room_are_counted(client: TestClient, world: World) -> None:
+    """The oldest that a full queue dropped, and publishes that a full queue refused."""
+    world.declare("drops", max_size=1, overflow=STRATEGIES.index("DropOldest"))
+    world.declare("in.refuses", max_size=1, overflow=STRATEGIES.index("DropNewest"))
+    world.publish("drops", b"1", b"2", b"3")
+    path = "/api/topics/in.refuses/messages"
+    codes = [
+        client.post(path, headers=bearer(ORDERS_KEY), json={"payload": n}).status_code
+        for n in range(2)
+    ]
+    found = overview(client, ADMIN_KEY)
+
+    assert [201, 409] == codes
+    assert (2, 1) == (found["messages_dropped"], found["messages_refused"])
 
 
 def test_listeners_with_tls_are_named(tmp_path: Path) -> None:

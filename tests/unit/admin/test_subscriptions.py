@@ -89,8 +89,33 @@ async def test_pages_continue_where_the_last_one_ended() -> None:
         assert 3 == len(engine_of(broker).broker.topics)
 
 
+def test_the_slowest_reader_comes_first_when_sorted_by_lag() -> None:
+    """Page by page; a cursor of the other order is refused."""
+    world = World(dev=True)
+    client = world.client()
+    for topic, waiting in (("a", 1), ("b", 3), ("c", 2), ("d", 0)):
+        world.connect("dev-key").receive(subscribe(3, topic))
+        world.settle()
+        world.publish(topic, *waiting * [b"x"])
+    found = []
+    after: str | None = ""
+    while after is not None:
+        asked = {"sort": "lag", "limit": "3", "after": after}
+        page = client.get(PATH, headers=ADMIN, params=asked).json()
+        found.append([(row["topic"], row["lag"]) for row in page["subscriptions"]])
+        after = page["next"]
+        assert 4 == page["total"]
+
+    assert [[("b", 3), ("c", 2), ("a", 1)], [("d", 0)]] == found
+    refused = [{"sort": "lag", "after": "1.2"}, {"after": "3:1"}, {"sort": "size"}]
+    assert [400, 400, 400] == [
+        client.get(PATH, headers=ADMIN, params=asked).status_code for asked in refused
+    ]
+
+
 @pytest.mark.asyncio
-async def test_long_topics_make_pages_shorter() -> None:
+@pytest.mark.parametrize("sort", ["id", "lag"])
+async def test_long_topics_make_pages_shorter(sort: str) -> None:
     """A page is limited in bytes of names, and the next one continues without a gap."""
     names = [f"{n:02}{TOPIC_BYTES_MAX * 'x'}"[:TOPIC_BYTES_MAX] for n in range(20)]
     async with (
@@ -101,9 +126,10 @@ async def test_long_topics_make_pages_shorter() -> None:
         for name in names:
             await subscribed.enter_async_context(client.subscribe(name, qos=1))
         source = status_of(broker).subscriptions
-        first = await source.page(after="", limit=1_000, search="", of=None)
+        first = await source.page(after="", limit=1_000, search="", of=None, sort=sort)
         assert first.next is not None
-        rest = await source.page(after=first.next, limit=1_000, search="", of=None)
+        rest = await source.page(after=first.next, limit=1_000, search="", of=None, sort=sort)
 
         assert (15, 20, None) == (len(first.subscriptions), rest.total, rest.next)
-        assert names == [row.topic for row in (*first.subscriptions, *rest.subscriptions)]
+        shown = [row.topic for row in (*first.subscriptions, *rest.subscriptions)]
+        assert names == sorted(shown)

@@ -4,7 +4,7 @@ A page ends after `limit` rows or PAGE_BYTES_MAX bytes of names, whichever comes
 are ordered in one of three ways, each with its own form of `next`:
 
     by name     NAME             the last row of the page
-    by number   NUMBER:NAME      the same, with the number that ranked it
+    by number   NUMBER:NAME      the same, with the number that ranked it; or NUMBER:ID
     by id       ID or ID.NUMBER  a subscription, or a consumer of a queue on one connection
 """
 
@@ -71,10 +71,15 @@ def page_after(
 
 
 def ranked_page(
-    rows: Iterable[tuple[int, str, Row]], *, after: str, limit: int
+    rows: Iterable[tuple[int, str, Row]],
+    *,
+    after: str,
+    limit: int,
+    size: Callable[[Row], int] | None = None,
 ) -> tuple[list[Row], str | None]:
     """Return up to *limit* rows after *after*, largest number first, and the next *after*.
 
+    *size* is the size of the names in a row, None if it has only the one that orders it.
     Numbers change between pages: a row that has overtaken the last page is skipped, and one
     that has fallen behind it appears twice.
 
@@ -83,7 +88,11 @@ def ranked_page(
     """
     ranked = (((-number, name), row) for number, name, row in rows)
     last = _rank(after) if after else None
-    page, following = page_after(ranked, last, limit, lambda key, _: name_bytes(key[1]))
+
+    def size_of(key: tuple[int, str], row: Row) -> int:
+        return name_bytes(key[1]) if size is None else size(row)
+
+    page, following = page_after(ranked, last, limit, size_of)
     return page, None if following is None else f"{-following[0]}:{following[1]}"
 
 

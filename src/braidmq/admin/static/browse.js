@@ -5,8 +5,8 @@
 
 import { get, path } from "./api.js";
 import { busy, every, fill, h, pause } from "./dom.js";
-import { count, localInput } from "./format.js";
-import { messageRow } from "./messages.js";
+import { ZONE, count, localInput } from "./format.js";
+import { messageHeads, messageRow } from "./messages.js";
 import { sentence } from "./notices.js";
 import { command } from "./pieces.js";
 
@@ -21,7 +21,7 @@ const BREATH_MS = 50; // between two requests of a long search, to leave the bro
  * Call `topicIsThere` when the broker reports the topic: it may be created while its page is
  * open.
  */
-export function browser({ topic, query, signal }) {
+export function browser({ topic, section, query, signal }) {
   const rows = h("div", { class: "messages", role: "list" });
   const told = h("div", { class: "messages-told", role: "status" });
   const more = h("button", { type: "button", hidden: true, onclick: () => busy(more, turn) }, "More");
@@ -56,7 +56,7 @@ export function browser({ topic, query, signal }) {
 
   function item(message) {
     last = Math.max(last, message.offset);
-    return h("div", { role: "listitem" }, messageRow(topic, message));
+    return h("div", { role: "listitem" }, messageRow(topic, message, { section }));
   }
 
   async function go(wanted, { remember = true } = {}) {
@@ -183,7 +183,7 @@ export function browser({ topic, query, signal }) {
   every(FOLLOW_MS, lookForNew, signal);
   return {
     element: h("section", { class: "panel messages-panel", "aria-label": "Messages" },
-      h("h2", {}, "Messages"), controls.element, told, rows, h("div", { class: "actions" }, more, searching.element)),
+      h("h2", {}, "Messages"), controls.element, told, messageHeads(), rows, h("div", { class: "actions" }, more, searching.element)),
     showNewest,
     topicIsThere,
   };
@@ -231,7 +231,7 @@ function noMessages(topic, title) {
   // Do not suggest a command with a name that the shell would split or expand.
   const word = /^[\w.-]{1,64}$/.test(topic) ? topic : "TOPIC";
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title),
-    h("p", { class: "muted" }, "Publish one with the form, or from a terminal:"), command(`braidmq publish ${word} '{"n": 1}'`));
+    h("p", { class: "muted" }, "Publish one with the button above, or from a terminal:"), command(`braidmq publish ${word} '{"n": 1}'`));
 }
 
 function browseControls(query, { go, showNew }) {
@@ -239,17 +239,22 @@ function browseControls(query, { go, showNew }) {
     h("option", { value: "newest" }, "Newest first"), h("option", { value: "oldest" }, "Oldest first"),
     h("option", { value: "offset" }, "From offset"), h("option", { value: "time" }, "From time"));
   const offset = h("input", { id: "browse-offset", inputmode: "numeric", "aria-label": "Offset", placeholder: "offset" });
-  const time = h("input", { id: "browse-time", type: "datetime-local", step: "1", "aria-label": "Local time" });
+  const time = h("input", { id: "browse-time", type: "datetime-local", step: "1", "aria-label": `Time in ${ZONE}` });
+  const zone = h("span", { class: "muted" }, ZONE);
   const button = h("button", { type: "submit" }, "Show");
   const live = h("input", { type: "checkbox", id: "follow", checked: true, onchange: () => offerNew(false) });
   const liveLabel = h("label", { class: "check" }, live, "Follow");
   const fresh = h("button", { type: "button", hidden: true, onclick: () => busy(fresh, showNew) }, "Show new messages");
   const problem = h("span", { class: "problem", role: "alert" });
 
-  function changed() {
+  function hideUnused() {
     offset.hidden = start.value !== "offset";
-    time.hidden = start.value !== "time";
+    time.hidden = zone.hidden = start.value !== "time";
     liveLabel.hidden = start.value !== "newest";
+  }
+
+  function changed() {
+    hideUnused();
     offerNew(false);
     if (start.value === "time" && !time.value) time.value = localInput(new Date(Date.now() - 3_600_000));
     if (start.value === "newest" || start.value === "oldest") go(wanted());
@@ -275,9 +280,7 @@ function browseControls(query, { go, showNew }) {
     start.value = to.from ? "offset" : to.time ? "time" : to.order === "asc" ? "oldest" : "newest";
     if (to.from) offset.value = count(Number(to.from));
     if (to.time) time.value = localInput(new Date(to.time));
-    offset.hidden = start.value !== "offset";
-    time.hidden = start.value !== "time";
-    liveLabel.hidden = start.value !== "newest";
+    hideUnused();
   }
 
   function offerNew(on) {
@@ -290,7 +293,7 @@ function browseControls(query, { go, showNew }) {
   set(given);
   return {
     element: h("form", { class: "toolbar", onsubmit, novalidate: true },
-      h("label", { class: "unseen-text", for: "browse-start" }, "Start at"), start, offset, time, button, liveLabel, h("span", { role: "status" }, fresh), problem),
+      h("label", { class: "unseen-text", for: "browse-start" }, "Start at"), start, offset, time, zone, button, liveLabel, h("span", { role: "status" }, fresh), problem),
     wanted,
     set,
     isFollowing: () => start.value === "newest" && live.checked,

@@ -12,13 +12,14 @@ const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
 const SPAN_MS = 120_000;
+const THICK = 2; // pixels, of a line and of the thinnest band
 const GAP_MS = 4_000; // a longer gap between two points breaks the line
 
 /**
  * Return `{element, draw(points)}`.
  *
  * A series is `{name, of, value(point)}`, where *of* is the class of its colour; *stacked* draws
- * them on top of each other; *format* formats a value; *floor* is the smallest maximum of the
+ * bands on top of each other, and not lines; *format* formats a value; *floor* is the smallest maximum of the
  * axis; *binary* rounds that maximum to a round number of bytes.
  */
 export function chart({ title, note = null, series, format, stacked = false, floor = 1, binary = false }) {
@@ -39,9 +40,9 @@ export function chart({ title, note = null, series, format, stacked = false, flo
     const width = picture.clientWidth;
     if (!width || document.hidden) return;
     const rows = points.map((point) => series.map((one) => one.value(point) ?? 0));
-    const tops = stacked ? rows.map(cumulated) : rows;
+    const tops = stacked ? rows.map((values) => values.reduce((sum, value) => sum + value, 0)) : rows.flat();
     const frame = frameOf(points, tops, width, topOf);
-    fill(picture, axes(frame, format), marks(points, tops, series, frame, stacked), pointer(frame));
+    fill(picture, axes(frame, format), marks(points, rows, series, frame, stacked), pointer(frame));
     picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     read(rows);
   }
@@ -74,14 +75,9 @@ export function chart({ title, note = null, series, format, stacked = false, flo
   return { element, draw };
 }
 
-function cumulated(values) {
-  let sum = 0;
-  return values.map((value) => (sum += value));
-}
-
 function frameOf(points, tops, width, topOf) {
   const end = points.length ? Date.parse(points.at(-1).time) : 0;
-  const highest = topOf(tops.flat());
+  const highest = topOf(tops);
   return {
     width,
     highest,
@@ -117,21 +113,43 @@ function axes(frame, format) {
   return [lines, times];
 }
 
-function marks(points, tops, series, frame, stacked) {
-  const at = (index, value) => `${frame.x(points[index]).toFixed(1)},${frame.y(value).toFixed(1)}`;
-  return series.map((one, which) => {
-    const below = (index) => (stacked && which ? tops[index][which - 1] : 0);
-    // In a stack, a series at zero would only paint over the one below it.
-    const runs = unbroken(points).flatMap((run) => (stacked ? spoken(run, (i) => tops[i][which] > below(i)) : [run]));
-    return runs.map((run) => {
-      const line = run.map((index) => at(index, tops[index][which]));
-      const base = run.map((index) => at(index, below(index))).reverse();
-      return [
-        stacked && svg("polygon", { class: `area ${one.of}`, points: [...line, ...base].join(" ") }),
-        svg("polyline", { class: `line ${one.of}`, points: line.join(" ") }),
-      ].filter(Boolean);
+function marks(points, rows, series, frame, stacked) {
+  const heights = rows.map((values) => (stacked ? bands : beside)(values, frame));
+  const at = (index, y) => `${frame.x(points[index]).toFixed(1)},${y.toFixed(1)}`;
+  return series.map((one, which) => unbroken(points).map((run) => {
+    if (!stacked) return svg("polyline", { class: `line ${one.of}`, points: run.map((index) => at(index, heights[index][which])).join(" ") });
+    const below = (index) => (which ? heights[index][which - 1] : frame.y(0));
+    return spoken(run, (index) => rows[index][which] > 0).map((part) => {
+      const top = part.map((index) => at(index, heights[index][which]));
+      const base = part.map((index) => at(index, below(index))).reverse();
+      return svg("polygon", { class: `area ${one.of}`, points: [...top, ...base].join(" ") });
     });
+  }));
+}
+
+/** Return the upper edges of *values* on top of each other; what is not zero is thick enough to be seen. */
+function bands(values, frame) {
+  let sum = 0;
+  let edge = frame.y(0);
+  return values.map((value) => {
+    sum += value;
+    if (value > 0) edge = Math.min(frame.y(sum), edge - THICK);
+    return edge;
   });
+}
+
+/** Return the heights of lines; equal values are beside each other, so that no line hides another. */
+function beside(values, frame) {
+  const taken = [];
+  for (const value of values) {
+    let y = frame.y(value);
+    for (let near = y; near !== undefined;) {
+      near = taken.find((other) => Math.abs(other - y) < THICK - 0.01);
+      if (near !== undefined) y = near - THICK;
+    }
+    taken.push(y);
+  }
+  return taken;
 }
 
 /** Return the parts of *run* where *speaks* holds, each with its neighbours on either side. */

@@ -1,6 +1,6 @@
 // Confirmations of what cannot be undone, and forms too small for a page of their own.
 
-import { busy, fill, h } from "./dom.js";
+import { busy, fill, h, icon, unseen } from "./dom.js";
 import { named } from "./names.js";
 import { sentence } from "./notices.js";
 import { copyButton } from "./pieces.js";
@@ -35,6 +35,30 @@ export function confirm({ title, text, action, act, typed = null, danger = true 
       await act();
     },
   });
+}
+
+/**
+ * Return `{element, open()}`: a panel that slides over the edge of the page.
+ *
+ * It is closed with its button, Escape or a click beside it, and keeps what was typed.
+ */
+export function drawer(title, content) {
+  const shut = h("button", { type: "button", class: "quiet", onclick: () => element.close() }, icon("close"), unseen("Close"));
+  const element = h("dialog", {
+    class: "drawer", "aria-labelledby": "drawer-title",
+    onclick(event) {
+      if (event.target === element) element.close(); // the backdrop: the content fills the panel
+    },
+  }, h("div", { class: "drawer-inside" },
+    h("header", {}, h("h2", { id: "drawer-title" }, title), shut),
+    content));
+
+  function open() {
+    element.showModal();
+    (element.querySelector("textarea") ?? element.querySelector("input, select"))?.focus();
+  }
+
+  return { element, open };
 }
 
 /** Show a form in a dialog; *submit* throws on invalid input. Resolves to whether it was sent. */

@@ -64,6 +64,9 @@ function two(number) {
   return String(number).padStart(2, "0");
 }
 
+/** The time zone of every time on the page: the browser's. */
+export const ZONE = new Intl.DateTimeFormat().resolvedOptions().timeZone ?? "local time";
+
 /** Local clock time of a Date: "14:03:59". */
 export function clock(date) {
   return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
@@ -82,6 +85,14 @@ export function moment(iso, now = new Date()) {
   return day === localInput(now).slice(0, 10)
     ? `${time}.${String(date.getMilliseconds()).padStart(3, "0")}`
     : `${day} ${time}`;
+}
+
+/** Local time to the microsecond, with its zone: "2026-03-01 14:03:59.120784 Europe/Berlin". */
+export function exactMoment(iso) {
+  const date = new Date(iso);
+  if (!iso || Number.isNaN(date.getTime())) return NOTHING;
+  const fraction = /\.\d+/.exec(iso)?.[0] ?? "";
+  return `${localInput(date).replace("T", " ")}${fraction} ${ZONE}`;
 }
 
 /** "3 min ago" */

@@ -17,7 +17,8 @@ const TYPING_MS = 200;
  *
  * *noun* names a row, singular and plural; *load* takes `{search, sort, after, limit, signal}`
  * and returns `{rows, next, total}`; *empty* is shown when there are no rows at all; *search* is
- * the label of the search field, and *sorts* are the orders, as `[[word, label], …]`.
+ * the label of the search field, and *sorts* are the orders, as `[[word, label], …]`;
+ * clicking the heading of the column that sorts now returns to the first of them.
  */
 export function list({ context, noun, columns, key, load, empty, search = null, sorts = null }) {
   const { query, signal } = context;
@@ -31,7 +32,7 @@ export function list({ context, noun, columns, key, load, empty, search = null, 
   // address. Null: unknown.
   let skipped = state.after ? wholeNumber(query.get("skipped")) : 0;
   const before = []; // `{after, skipped}` of earlier pages: cursors lead forward only
-  const shown = table({ caption, columns, key, sorting: state.sort, onSort: sorts && sortBy });
+  const shown = table({ caption, columns, key, sorting: state.sort, onSort: sorts && sortByColumn });
   const place = h("div", { class: "list-place" }, h("p", { class: "muted" }, "Loading…"));
   const trouble = h("div", { role: "alert" });
   const summary = h("span", { class: "muted list-summary", role: "status" });
@@ -120,6 +121,10 @@ export function list({ context, noun, columns, key, load, empty, search = null, 
   function sortBy(word) {
     before.length = 0;
     go({ sort: word, after: "" });
+  }
+
+  function sortByColumn(word) {
+    sortBy(word === state.sort ? sorts[0][0] : word);
   }
 
   async function forward() {

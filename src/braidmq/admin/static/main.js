@@ -2,7 +2,7 @@
 
 import { DEV_KEY, get, keepKey, keyState, onRefused, path } from "./api.js";
 import { fill, h, icon, pause, unseen } from "./dom.js";
-import { count } from "./format.js";
+import { ZONE, count } from "./format.js";
 import { newest, startLive, stopLive, watch } from "./live.js";
 import { named } from "./names.js";
 import { clear, sentence } from "./notices.js";
@@ -107,7 +107,7 @@ async function show() {
     return;
   }
   try {
-    if (!signal.aborted) put(route.module, module.view({ ...route, signal }));
+    if (!signal.aborted) put(route.module, module.view({ ...route, signal, mark }));
   } catch (error) {
     cannotShow(error);
   }
@@ -189,6 +189,8 @@ function drawTheme(theme) {
 
 byId("theme").addEventListener("click", () => drawTheme(globalThis.braidmqTheme.next()));
 drawTheme(document.documentElement.dataset.theme);
+
+fill(byId("zone"), `Times in ${ZONE}`);
 
 watch(({ state }) => {
   const place = byId("live");

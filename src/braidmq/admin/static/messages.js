@@ -2,48 +2,72 @@
 
 import { get, getText, path } from "./api.js";
 import { busy, fill, h } from "./dom.js";
-import { bytes, count } from "./format.js";
+import { ZONE, bytes, count, exactMoment } from "./format.js";
+import { inAddress, messageLink } from "./names.js";
 import { complain } from "./notices.js";
 import { headerList, payloadViews, preview } from "./payload.js";
 import { copyButton, strandBadge, when } from "./pieces.js";
 
-/** Return one message of *topic* as a row; views may add *marks*, *about* and *actions*. */
-export function messageRow(topic, message, { marks = [], about = null, actions = [] } = {}) {
+/** Return the headings of the columns of a list of messages; *marked* names that of the marks. */
+export function messageHeads(marked = "Origin") {
+  const zone = `Time (${ZONE})`;
+  return h("div", { class: "message-heads" },
+    h("span", { class: "message-offset" }, "Offset"),
+    h("span", { class: "message-time", title: zone }, zone),
+    h("span", {}, marked),
+    h("span", { class: "message-size" }, "Size"),
+    h("span", {}, "Payload"));
+}
+
+/**
+ * Return one message of *topic* as a row; views may add *marks*, *about* and *actions*.
+ *
+ * *section* is where the topic is shown, for the link to the message.
+ */
+export function messageRow(topic, message, { section = "topics", marks = [], about = null, actions = [] } = {}) {
   const inside = h("div", { class: "message-inside" });
   const row = h("details", { class: "message", "data-offset": message.offset },
     h("summary", {},
-      h("span", { class: "message-offset" }, count(message.offset)),
+      h("a", { class: "message-offset", href: `#/${section}/${inAddress(topic)}/${message.offset}`, title: "Open this message on its own page" }, count(message.offset)),
       h("span", { class: "message-time" }, when(message.timestamp)),
       h("span", { class: "message-marks" }, marks,
-        message.origin && strandBadge(message.origin),
-        h("span", { class: "muted message-size" }, bytes(message.size))),
+        message.origin && strandBadge(message.origin)),
+      h("span", { class: "muted message-size" }, bytes(message.size)),
       h("span", { class: "message-preview" }, preview(message))),
     inside);
   // Built when it is opened: most never are.
   row.addEventListener("toggle", () => {
-    if (row.open && !inside.hasChildNodes()) fill(inside, contents(topic, message, { about, actions }, inside));
+    if (row.open && !inside.hasChildNodes()) fill(inside, messageContents(topic, message, { section, about, actions }, inside));
   });
   return row;
 }
 
-function contents(topic, message, { about, actions }, inside) {
+/**
+ * Return a whole message: payload, headers and envelope; *inside* is the element that holds them.
+ *
+ * Without a *section* there is no link to the message: it is the page's own.
+ */
+export function messageContents(topic, message, own, inside) {
+  const { section = null, about = null, actions = [] } = own;
   return [
-    message.truncated && cutNotice(topic, message, { about, actions }, inside),
+    message.truncated && cutNotice(topic, message, own, inside),
     payloadViews(message, () => letterOf(topic, message)),
     h("div", { class: "message-about" },
       about,
       h("section", {}, h("h3", {}, "Headers"), headerList(message.headers)),
-      h("section", {}, h("h3", {}, "Envelope"), envelope(message))),
+      h("section", {}, h("h3", {}, "Envelope"), envelope(topic, message, section))),
     actions.length > 0 && h("div", { class: "actions" }, actions),
   ];
 }
 
-function envelope(message) {
+function envelope(topic, message, section) {
+  const link = section && messageLink(section, topic, message.offset);
   const pairs = [
     ["Offset", [count(message.offset), copyButton(String(message.offset), "Copy the offset")]],
-    ["Time", message.timestamp?.replace("T", " ").replace("Z", " UTC")],
+    ["Time", exactMoment(message.timestamp)],
     message.qos !== undefined && ["QoS", message.qos === 1 ? "1, durable" : String(message.qos)],
     message.priority !== undefined && message.priority !== null && ["Priority", String(message.priority)],
+    link && ["Link", [h("a", { href: link }, "Its own page"), copyButton(link, "Copy the link")]],
   ];
   return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([term, value]) =>
     h("div", {}, h("dt", {}, term), h("dd", {}, value))));
@@ -71,7 +95,7 @@ function cutNotice(topic, message, own, inside) {
   async function loadAll() {
     try {
       const whole = await get(path("topics", topic, "messages", message.offset), { exact: true });
-      fill(inside, contents(topic, { ...message, ...whole, truncated: false }, own, inside));
+      fill(inside, messageContents(topic, { ...message, ...whole, truncated: false }, own, inside));
     } catch (error) {
       complain(error);
     }

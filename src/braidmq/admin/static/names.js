@@ -50,7 +50,12 @@ export function inAddress(name) {
   return encodeURIComponent(String(name).toWellFormed());
 }
 
-/** Return a link to a topic's page. */
-export function topicLink(name) {
-  return h("a", { href: `#/topics/${inAddress(name)}` }, named(name));
+/** Return a link to the page of a topic, or of a queue. */
+export function topicLink(name, section = "topics") {
+  return h("a", { href: `#/${section}/${inAddress(name)}` }, named(name));
+}
+
+/** Return the whole address of a message; *section* is where its topic is shown. */
+export function messageLink(section, topic, offset) {
+  return new URL(`#/${section}/${inAddress(topic)}/${offset}`, location.href).href;
 }

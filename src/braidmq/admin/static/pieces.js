@@ -1,7 +1,8 @@
 // Small parts of every view: headings, tiles, badges, empty states, copy buttons.
 
 import { fill, h, icon, unseen } from "./dom.js";
-import { count, moment } from "./format.js";
+import { count, exactMoment, moment } from "./format.js";
+import { me } from "./session.js";
 
 export const STRANDS = ["blip", "vibe", "qumbed", "http", "spark"];
 const STRAND_NAMES = { blip: "Blip", vibe: "Vibe", qumbed: "Qumbed", http: "HTTP", spark: "Spark", flight: "Flight" };
@@ -45,10 +46,10 @@ export function tiles(list) {
         tile.note && h("small", {}, tile.note))))));
 }
 
-/** Return a point in time: shown in local time, with UTC as its tooltip. */
+/** Return a point in time, to the microsecond and with its zone in the tooltip. */
 export function when(iso) {
   if (!iso) return "–";
-  return h("time", { datetime: iso, title: iso }, moment(iso));
+  return h("time", { datetime: iso, title: exactMoment(iso) }, moment(iso));
 }
 
 /** Return a button that puts *text* on the clipboard. */
@@ -90,6 +91,11 @@ export function emptyState(title, text, commands = []) {
     h("p", { class: "empty-title" }, title),
     h("p", { class: "muted" }, text),
     commands.map(command));
+}
+
+/** Return what one row and several are called; a key that is no administrator's lists only its own. */
+export function ownNoun(one) {
+  return me.admin ? [one, `${one}s`] : [`${one} of this key`, `${one}s of this key`];
 }
 
 /** Return a section with a title. */

@@ -3,6 +3,7 @@
 import { path, post } from "./api.js";
 import { busy, fill, h, icon, unseen } from "./dom.js";
 import { count } from "./format.js";
+import { messageLink } from "./names.js";
 import { sentence } from "./notices.js";
 import { fromBase64, toBase64 } from "./payload.js";
 
@@ -11,7 +12,7 @@ export const MAY_NOT_PUBLISH = "This key cannot publish to the topic: it lacks t
 const PRIORITIES = ["low", "normal", "high", "critical"];
 
 /** Return the form for *topic*; *published* is called with the offset, null if in memory only. */
-export function publishForm(topic, published) {
+export function publishForm(topic, section, published) {
   const payload = h("textarea", { id: "payload", rows: "6", spellcheck: "false", placeholder: '{"n": 1}', "aria-describedby": "publish-told" });
   const kind = h("select", { id: "payload-kind" },
     h("option", { value: "json" }, "JSON"), h("option", { value: "text" }, "Text"), h("option", { value: "base64" }, "Binary, as base64"));
@@ -38,7 +39,9 @@ export function publishForm(topic, published) {
         qos: Number(qos.value),
         priority: Number(priority.value),
       });
-      fill(told, h("span", { class: "good-text" }, offset ? `Published at offset ${count(offset)}.` : "Published, in memory only."));
+      fill(told, h("span", { class: "good-text" }, offset
+        ? ["Published at offset ", h("a", { href: messageLink(section, topic, offset) }, count(offset)), "."]
+        : "Published, in memory only."));
       published(offset ?? null);
     } catch (error) {
       if (error.status === undefined) payload.setAttribute("aria-invalid", "true");

@@ -1,15 +1,20 @@
 // The view of each address. Views are loaded when they are first shown.
 //
 // A view module has `view(context)`, which returns `{title, element}`; the context is
-// `{params, query, signal}`, and everything a view starts must end with its signal.
+// `{section, params, query, signal, mark}`, and everything a view starts must end with its signal.
+// `mark(section)` lights another entry of the menu.
 
 const ROUTES = [
   ["overview", "overview"],
   ["topics", "topics"],
   ["topics/:name", "topic"],
+  ["topics/:name/:offset", "message"],
   ["queues", "queues"],
+  ["queues/:name", "topic"],
+  ["queues/:name/:offset", "message"],
   ["dead-letters", "dead_letters"],
   ["dead-letters/:name", "letters"],
+  ["dead-letters/:name/:offset", "message"],
   ["subscriptions", "subscriptions"],
   ["connections", "connections"],
   ["cursors", "cursors"],

@@ -3,23 +3,23 @@
 import { get, path, remove } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { h } from "./dom.js";
-import { ago, bytes, count } from "./format.js";
+import { ago, bytes, count, exactMoment } from "./format.js";
 import { list } from "./lists.js";
 import { named } from "./names.js";
 import { say } from "./notices.js";
-import { emptyState, heading, strandBadge } from "./pieces.js";
+import { emptyState, heading, ownNoun, strandBadge } from "./pieces.js";
 import { me } from "./session.js";
 
 export function view(context) {
   const connections = list({
     context,
-    noun: ["connection", "connections"],
+    noun: ownNoun("connection"),
     key: (row) => String(row.id),
     columns: [
       { title: "Peer", wide: true, cell: (row) => h("code", {}, row.peer ?? "–") },
       { title: "Strand", cell: (row) => strandBadge(row.strand) },
       { title: "Principal", cell: (row) => row.principal ? named(row.principal) : "–" },
-      { title: "Since", cell: (row) => h("time", { datetime: row.since, title: row.since }, ago(row.since)) },
+      { title: "Since", cell: (row) => h("time", { datetime: row.since, title: exactMoment(row.since) }, ago(row.since)) },
       { title: "Subscriptions", numeric: true, cell: (row) => count(row.subscriptions) },
       { title: "In / out", numeric: true, cell: (row) => `${bytes(row.in_bytes)} / ${bytes(row.out_bytes)}` },
       ...(me.admin ? [{ title: "Actions", actions: true, cell: closeButton }] : []),

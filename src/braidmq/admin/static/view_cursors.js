@@ -10,22 +10,25 @@ import { say } from "./notices.js";
 import { emptyState, heading, lag } from "./pieces.js";
 import { me } from "./session.js";
 
+const SORTS = [["name", "Name"], ["lag", "Lag"]];
+
 export function view(context) {
   const cursors = list({
     context,
     noun: ["cursor", "cursors"],
+    sorts: SORTS,
     key: (row) => row.name,
     columns: [
-      { title: "Cursor", wide: true, cell: (row) => named(row.name) },
+      { title: "Cursor", wide: true, sort: "name", cell: (row) => named(row.name) },
       { title: "Principal", cell: (row) => named(row.principal) },
       { title: "Started at", numeric: true, cell: (row) => count(row.initial) },
       { title: "Position", numeric: true, cell: (row) => count(row.position) },
-      { title: "Lag", numeric: true, cell: (row) => lag(row.lag) },
+      { title: "Lag", numeric: true, sort: "lag", descending: true, cell: (row) => lag(row.lag) },
       { title: "Actions", actions: true, cell: (row) => h("button", { type: "button", class: "small", onclick: () => drop(row) }, "Remove") },
     ],
-    async load({ signal }) {
-      const page = await get(path("cursors"), { signal });
-      return { rows: page.cursors, next: null };
+    async load({ sort, signal }) {
+      const { cursors: rows } = await get(path("cursors"), { signal }); // all of them, by name
+      return { rows: sort === "lag" ? rows.toSorted((one, other) => other.lag - one.lag) : rows, next: null };
     },
     empty: emptyState("No Spark cursors",
       "A pipeline or a streaming query with a group keeps its position here, and retention waits for it:",

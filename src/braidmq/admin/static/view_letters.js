@@ -4,7 +4,7 @@ import { get, path, post } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { busy, fill, h } from "./dom.js";
 import { plural } from "./format.js";
-import { messageRow } from "./messages.js";
+import { messageHeads, messageRow } from "./messages.js";
 import { named, plain, topicLink } from "./names.js";
 import { complain, say, sentence } from "./notices.js";
 import { badge, emptyState, facts, heading } from "./pieces.js";
@@ -48,6 +48,7 @@ export function view({ params, signal }) {
   function row(letter) {
     const replay = h("button", { type: "button", onclick: () => busy(replay, () => replayOne(letter)) }, "Replay this letter");
     return messageRow(queue, letter, {
+      section: "dead-letters",
       marks: letter.reason ? [badge(reason(letter, { max: MARK_CHARS_MAX }), "warn")] : [],
       about: h("section", {}, h("h3", {}, "Dead letter"), facts([
         ["Reason", letter.reason ? reason(letter) : "unknown"],
@@ -100,7 +101,7 @@ export function view({ params, signal }) {
           h("button", { type: "button", class: "danger", onclick: purgeAll }, "Purge…"),
         ],
       }),
-      h("section", { class: "panel messages-panel letters", "aria-label": "Letters" }, told, rows, h("div", { class: "actions" }, more))),
+      h("section", { class: "panel messages-panel letters", "aria-label": "Letters" }, told, messageHeads("Reason"), rows, h("div", { class: "actions" }, more))),
   };
 }
 

@@ -7,6 +7,7 @@ import { bytes, compact, count, duration, milliseconds, plural } from "./format.
 import { newest, total, watch } from "./live.js";
 import { sentence } from "./notices.js";
 import { STRANDS, badge, command, copyButton, heading, panel, strandBadge, strandName, tiles } from "./pieces.js";
+import { me } from "./session.js";
 
 const REFRESH_MS = 5_000;
 
@@ -60,7 +61,7 @@ function numberTiles(facts, point) {
     { id: "backlog", label: "Backlog", value: compact(point?.backlog ?? facts.backlog), note: `${compact(point?.in_flight ?? facts.messages_inflight)} in flight`, href: "#/subscriptions" },
     { id: "dead", label: "Dead letters", value: compact(point?.dead_letters ?? facts.dead_letters), href: "#/dead-letters", kind: (point?.dead_letters ?? facts.dead_letters) ? "warn" : "" },
     { id: "topics", label: "Topics", value: compact(facts.topics), note: plural(facts.queues, "queue"), href: "#/topics" },
-    { id: "connections", label: "Connections", value: compact(total(connections)), note: plural(facts.subscriptions, "subscription"), href: "#/connections" },
+    { id: "connections", label: "Connections", value: compact(total(connections)), note: `${plural(facts.subscriptions, "subscription")}${me.admin ? "" : " in all"}`, href: "#/connections" },
     { id: "log", label: "Log", value: bytes(point?.log_bytes ?? facts.log_bytes), note: `fsync ${facts.fsync}`, href: "#/log" },
     { id: "uptime", label: "Uptime", value: duration(facts.uptime_s), note: facts.recovery_seconds !== undefined ? `recovered in ${milliseconds(1000 * facts.recovery_seconds)}` : null },
   ]);
@@ -93,6 +94,7 @@ function brokerPanels(facts) {
       check(facts.ready, "Accepting work", facts.reason),
       check(facts.fsync === "always", facts.fsync === "always" ? "Confirms only what is on disk" : `fsync is “${facts.fsync}”: a power cut can lose confirmed messages`),
       memoryCheck(facts),
+      roomCheck(facts),
       all > 0 && check(compiled === all, compiled === all ? "Hot modules compiled" : `${count(compiled)} of ${count(all)} hot modules compiled`, "", "info"))));
 }
 
@@ -100,6 +102,16 @@ function memoryCheck(facts) {
   if (!facts.memory_limit_bytes) return null;
   const share = facts.memory_bytes / facts.memory_limit_bytes;
   return check(share < 0.9, `Messages use ${bytes(facts.memory_bytes)} of ${bytes(facts.memory_limit_bytes)}`);
+}
+
+/** Whether messages were lost or sent back because a queue or the memory had no room for them. */
+function roomCheck(facts) {
+  const lost = [
+    facts.messages_dropped > 0 && `${plural(facts.messages_dropped, "message")} dropped`,
+    facts.messages_refused > 0 && `${plural(facts.messages_refused, "publish", "publishes")} refused`,
+  ].filter(Boolean);
+  if (lost.length === 0) return check(true, "Nothing dropped or refused for lack of room");
+  return check(false, [`${lost.join(", ")} since the start: `, h("a", { href: "#/queues?sort=waiting" }, "full queues")]);
 }
 
 function check(well, text, reason = "", otherwise = "warn") {

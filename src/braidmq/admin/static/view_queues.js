@@ -7,7 +7,8 @@ import { count, plural } from "./format.js";
 import { list } from "./lists.js";
 import { topicLink } from "./names.js";
 import { say } from "./notices.js";
-import { emptyState, heading } from "./pieces.js";
+import { badge, emptyState, heading } from "./pieces.js";
+import { OVERFLOWS, warning } from "./queue_state.js";
 import { me } from "./session.js";
 
 const MODES = [
@@ -17,12 +18,6 @@ const MODES = [
   ["PriorityBased", "By priority: the most urgent first"],
 ];
 const SORTS = [["name", "Name"], ["waiting", "Waiting"]];
-const OVERFLOWS = [
-  ["DropOldest", "Drop the oldest"],
-  ["DropNewest", "Drop the newest"],
-  ["BlockPublisher", "Make publishers wait"],
-  ["RedirectToDlq", "Redirect to the dead-letter queue"],
-];
 
 export function view(context) {
   const queues = list({
@@ -32,7 +27,7 @@ export function view(context) {
     sorts: SORTS,
     key: (queue) => queue.name,
     columns: [
-      { title: "Queue", wide: true, sort: "name", cell: (queue) => topicLink(queue.name) },
+      { title: "Queue", wide: true, sort: "name", cell: called },
       { title: "Mode", cell: (queue) => queue.deliveryMode },
       { title: "Waiting", numeric: true, sort: "waiting", descending: true, cell: waiting },
       { title: "In flight", numeric: true, cell: (queue) => count(queue.inFlight) },
@@ -65,6 +60,11 @@ export function view(context) {
       actions: me.admin ? [h("button", { type: "button", class: "primary", onclick: () => create().then(reloadIf) }, "New queue…")] : [],
     }), queues.element),
   };
+}
+
+function called(queue) {
+  const found = warning(queue);
+  return [topicLink(queue.name, "queues"), found && [" ", h("span", { title: found.text }, badge(found.mark, "warn"))]];
 }
 
 function waiting(queue) {

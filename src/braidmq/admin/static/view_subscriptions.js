@@ -5,12 +5,15 @@ import { h } from "./dom.js";
 import { count } from "./format.js";
 import { list } from "./lists.js";
 import { named, topicLink } from "./names.js";
-import { emptyState, heading, lag, strandBadge } from "./pieces.js";
+import { emptyState, heading, lag, ownNoun, strandBadge } from "./pieces.js";
+
+const SORTS = [["id", "Oldest first"], ["lag", "Lag"]];
 
 export function view(context) {
   const subscriptions = list({
     context,
-    noun: ["subscription", "subscriptions"],
+    noun: ownNoun("subscription"),
+    sorts: SORTS,
     search: "Search by topic",
     key: (row) => `${row.id} ${row.connection}`,
     columns: [
@@ -18,12 +21,12 @@ export function view(context) {
       { title: "Strand", cell: (row) => strandBadge(row.strand) },
       { title: "Principal", cell: (row) => row.principal ? named(row.principal) : "–" },
       { title: "QoS", numeric: true, cell: (row) => row.qos ?? "–" },
-      { title: "Lag", numeric: true, cell: (row) => lag(row.lag) },
+      { title: "Lag", numeric: true, sort: "lag", descending: true, cell: (row) => lag(row.lag) },
       { title: "In flight", numeric: true, cell: (row) => count(row.in_flight) },
       { title: "Connection", numeric: true, cell: (row) => connection(row.connection) },
     ],
-    async load({ search, after, limit, signal }) {
-      const page = await get(path("subscriptions"), { query: { search, after, limit }, signal });
+    async load({ signal, ...query }) {
+      const page = await get(path("subscriptions"), { query, signal });
       return { rows: page.subscriptions, next: page.next, total: page.total };
     },
     empty: emptyState("No subscriptions", "Subscriptions of all strands appear here, each with its backlog.",

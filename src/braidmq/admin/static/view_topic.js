@@ -1,27 +1,30 @@
-// One topic: its numbers, its messages, and a form to publish.
+// One topic or queue: its numbers, its policy, its messages, and a drawer to publish.
 
 import { get, path, remove } from "./api.js";
-import { confirm } from "./dialogs.js";
+import { confirm, drawer } from "./dialogs.js";
 import { every, fill, h, redraw } from "./dom.js";
 import { ago, count, duration } from "./format.js";
 import { browser } from "./browse.js";
 import { named, plain } from "./names.js";
 import { say, sentence } from "./notices.js";
 import { badge, copyButton, facts, heading, panel, tiles, when } from "./pieces.js";
+import { warning, whenFull } from "./queue_state.js";
 import { MAY_NOT_PUBLISH, publishForm } from "./publish.js";
 import { me } from "./session.js";
 
 const REFRESH_MS = 5_000;
 const HEADING_CHARS_MAX = 160;
 const SCHEMA_CHARS_MAX = 40;
+const DRAWER_CHARS_MAX = 60;
 
-export function view({ params, query, signal }) {
+export function view({ section, params, query, signal, mark }) {
   const { name } = params;
   const numbers = h("div", {});
   const queue = h("div", {});
   const marks = h("span", { class: "marks" });
-  const messages = browser({ topic: name, query, signal });
+  const messages = browser({ topic: name, section, query, signal });
   const place = h("div", {});
+  const crumbs = h("p", { class: "crumbs" }, crumb(section));
   let wasQueue = false;
 
   async function refresh() {
@@ -31,6 +34,11 @@ export function view({ params, query, signal }) {
       redraw(numbers, topicTiles(topic));
       redraw(marks, topic.is_queue && badge("queue"), topic.schema && badge(h("span", {}, "schema ", named(topic.schema, { max: SCHEMA_CHARS_MAX }))));
       if (topic.is_queue || wasQueue) redraw(queue, await queuePanel(name, signal));
+      if (signal.aborted) return;
+      // A queue is a topic, too, and both addresses lead here.
+      const home = topic.is_queue ? "queues" : "topics";
+      redraw(crumbs, crumb(home));
+      mark(home);
       wasQueue = Boolean(topic.is_queue);
     } catch (error) {
       if (signal.aborted) return;
@@ -45,28 +53,33 @@ export function view({ params, query, signal }) {
   function refuse() {
     redraw(numbers);
     redraw(place, h("p", { class: "muted nothing" }, MAY_NOT_PUBLISH));
-    toForm.hidden = true;
   }
 
-  const form = publishForm(name, async () => {
+  const form = publishForm(name, section, async () => {
     await refresh();
     await messages.showNewest();
   });
-  const toForm = h("button", { type: "button", class: "to-publish", onclick: () => form.querySelector("textarea").focus() }, "Publish…");
   place.append(form);
+  const publishing = drawer(h("span", {}, "Publish to ", named(name, { max: DRAWER_CHARS_MAX })), place);
+  // The element is not in the page yet, and only there a dialog can open.
+  if (query.get("publish")) setTimeout(() => publishing.element.isConnected && publishing.open());
   every(REFRESH_MS, refresh, signal);
   return {
     title: plain(name),
     element: h("div", {},
       heading(title(name, marks), {
-        above: h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics")),
-        actions: [toForm, me.admin && deleteButton(name)],
+        above: crumbs,
+        actions: [
+          h("button", { type: "button", class: "primary", onclick: publishing.open }, "Publish…"),
+          me.admin && deleteButton(name),
+        ],
       }),
-      numbers,
-      h("div", { class: "beside" },
-        messages.element,
-        h("aside", { "aria-label": "About this topic" }, panel("Publish", place), queue))),
+      numbers, queue, messages.element, publishing.element),
   };
+}
+
+function crumb(section) {
+  return h("a", { href: `#/${section}` }, section === "queues" ? "Queues" : "Topics");
 }
 
 function deleteButton(name) {
@@ -113,18 +126,26 @@ async function queuePanel(name, signal) {
   } catch {
     return []; // no longer a queue, or not visible to this key
   }
-  return panel("Queue", facts([
+  const found = warning(queue);
+  return [
+    found && h("div", { class: "problem-box warn", role: "alert" }, h("span", {}, found.text)),
+    h("div", { class: "queue-facts" }, panel("Queue", facts(policyOf(queue)))),
+  ];
+}
+
+function policyOf(queue) {
+  return [
     ["Delivery", queue.deliveryMode],
     ["Waiting", queue.maxQueueSize ? `${count(queue.messageCount)} of ${count(queue.maxQueueSize)}` : count(queue.messageCount)],
     ["In flight", count(queue.inFlight)],
     ["Consumers", count(queue.subscriberCount)],
-    ["When full", queue.maxQueueSize ? queue.overflowStrategy : null],
+    ["When full", queue.maxQueueSize ? whenFull(queue) : null],
     ["Message TTL", queue.messageTtl ? duration(queue.messageTtl / 1000) : "none"],
     ["Maximum deliveries", queue.maxRetryAttempts ? count(queue.maxRetryAttempts) : "as configured"],
-    ["Dead letters", queue.enableDeadLetterQueue ? deadLetterLink(queue) : "not kept"],
+    ["Dead letters", queue.enableDeadLetterQueue ? deadLetterLink(queue) : "not kept: what cannot be delivered is dropped"],
     ["Durable", queue.durable ? "yes" : "no, in memory only"],
     ["Created", when(queue.createdAt)],
-  ]));
+  ];
 }
 
 function deadLetterLink(queue) {

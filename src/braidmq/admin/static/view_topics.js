@@ -48,7 +48,7 @@ function openTopic() {
     action: "Continue",
     async submit() {
       if (!input.value) throw new Error("Enter a topic.");
-      location.hash = `#/topics/${inAddress(input.value)}`;
+      location.hash = `#/topics/${inAddress(input.value)}?publish=yes`;
     },
   });
 }
