@@ -93,9 +93,14 @@ class Daemon:
         mdns: bool = False,
         watch: Watch = unwatched,
         load: LoadConfig | None = None,
+        is_greeted: bool = False,
     ) -> None:
-        """Make a daemon; *load* reads the configuration again when it is told to reload."""
+        """Make a daemon; *load* reads the configuration again when it is told to reload.
+
+        *is_greeted*: a greeting will say what is off, so that no warning has to.
+        """
         self._config = config
+        self._is_greeted = is_greeted
         self._load: LoadConfig = load if load is not None else lambda: config
         self._reloading: Reloading | None = None
         self.reloaded: Callable[[], None] = lambda: None  # called after each reload
@@ -188,7 +193,9 @@ class Daemon:
             self._listen(self._qumbed)
             self._qumbed.prepare(self._files, config.data_dir, config.schemas_dir)
         if config.flight.enabled:
-            self._flight = bind_flight(config, self._door, self._keys.find)
+            self._flight = bind_flight(
+                config, self._door, self._keys.find, is_told=self._is_greeted
+            )
             if self._flight is not None:
                 self._listen(self._flight)
 

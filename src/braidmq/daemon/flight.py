@@ -19,9 +19,15 @@ _log = structlog.get_logger(__name__)
 
 
 def bind_flight(
-    config: Config, door: Door, find: Callable[[str], Principal | None]
+    config: Config,
+    door: Door,
+    find: Callable[[str], Principal | None],
+    *,
+    is_told: bool = False,
 ) -> "FlightListener | None":
     """Bind the endpoint's address; None if it was not asked for, and cannot be had.
+
+    *is_told*: a greeting says which listeners are off, so no line of the log has to.
 
     Raises:
         AddressInUseError: The address cannot be bound.
@@ -45,5 +51,6 @@ def bind_flight(
     # An operator who configured it wants it. By default it is on, but optional.
     if "flight" in config.model_fields_set:
         raise ConfigError("flight", problem)
-    _log.warning("flight is off: it " + problem)
+    if not is_told:
+        _log.warning("flight is off: it " + problem)
     return None
