@@ -286,16 +286,41 @@ def test_subscriptions_and_connections_are_shown_and_can_be_closed(
             message.ack()
         tab.until("document.querySelectorAll('tbody td')[4].innerText === '3'")
 
-        tab.open("#/connections")
-        tab.page.locator("tbody tr").first.wait_for()
-        before = tab.page.locator("tbody tr").count()
-        newest = tab.page.locator("tbody tr").last.get_attribute("data-key")
-        tab.page.locator("tbody tr").last.get_by_role("button", name="Close").click()
+        number = tab.page.locator("tbody td").last.inner_text()
+        tab.page.locator("tbody td").last.get_by_role("link").click()
+        tab.page.locator(f'tr[data-key="{number}"]').wait_for()
+        assert f"Connection {number}" == tab.text("h1")
+        tab.button("Close")
         tab.button("Close connection")
         tab.sees("Connection closed.")
-        tab.until(f"!document.querySelector('tr[data-key=\"{newest}\"]')")
-        assert before >= 1
+        tab.sees("Not connected")
         assert messages.topic == "watched"
+
+
+def test_connections_of_one_client_are_one_row(stage: Stage, tab: Tab) -> None:
+    """With its name and strands; the row leads to each of its connections."""
+    with (
+        stage.client("blip") as blip,
+        stage.client("vibe") as vibe,
+        blip.subscribe("of.a.client"),
+        vibe.subscribe("of.a.client.too"),
+    ):
+        tab.open("#/connections")
+        row = tab.page.locator('tr[data-key="dev@127.0.0.1"]')
+        row.wait_for()
+        name, address, by_strand = row.locator("td").all_inner_texts()[:3]
+        counted = by_strand.split()
+        assert ("dev", "127.0.0.1", ["Blip", "Vibe"]) == (name, address, counted[::2])
+        assert 1 == tab.page.locator("tbody tr", has_text="dev").count()
+        connections = sum(int(number) for number in counted[1::2])
+
+        row.get_by_role("link").click()
+        tab.until("document.querySelector('h1').textContent === 'dev at 127.0.0.1'")
+        tab.sees(f"{connections} connections")
+        strands = tab.page.locator("tbody td:nth-child(2)").all_inner_texts()
+        assert {"Blip", "Vibe"} == set(strands)
+        assert connections == len(strands)
+        assert "Connections" == tab.text("nav a[aria-current]")
 
 
 def test_readers_can_be_sorted_by_lag(stage: Stage, tab: Tab) -> None:

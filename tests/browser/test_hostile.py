@@ -281,6 +281,7 @@ def test_hostile_addresses_do_no_harm(tab: Tab) -> None:
         "#/queues/%22%3E%3Cb%3E/99999999999999999999999",
         "#/topics/a?from=<script>&time=never&order=sideways",
         "#/topics?search=%22%3E%3Cscript%3Ealert(1)%3C/script%3E&sort=nothing&after=%00",
+        "#/connections/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E%40",
         "#/__proto__",
         "#//evil.example/",
     ):

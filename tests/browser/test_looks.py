@@ -34,6 +34,7 @@ VIEWS: Final = {
     "letters": "#/dead-letters/dlq.orders",
     "subscriptions": "#/subscriptions",
     "connections": "#/connections",
+    "client": "#/connections/dev%40127.0.0.1",
     "cursors": "#/cursors",
     "log": "#/log",
     "keys": "#/keys",
@@ -66,6 +67,10 @@ PALE: Final = """(least) => {
   }
   return pale;
 }"""
+
+# Counts the places whose table is wider than they are, so that its edge cannot be seen.
+CUT_OFF: Final = """() => [...document.querySelectorAll(".list-place, .panel")]
+  .filter((place) => place.scrollWidth > place.clientWidth).length"""
 
 # Finds controls without an accessible name.
 NAMELESS: Final = """() => {
@@ -147,6 +152,7 @@ def test_every_view_fits_every_width_in_both_themes(
         tab.page.screenshot(path=SCREENSHOTS / f"{view}-{width}-{theme}.png", full_page=True)
 
         assert (view, width) == (view, tab.width())
+        assert (view, 0) == (view, tab.page.evaluate(CUT_OFF))
         assert (view, []) == (view, tab.page.evaluate(PALE, CONTRAST_MIN))
         assert (view, []) == (view, tab.page.evaluate(NAMELESS))
 

@@ -37,6 +37,7 @@ FOR_ADMINISTRATORS: Final = (
     "http verify",
     "http close",
     "http others_connections",
+    "http others_clients",
     "http others_quotas",
     "http others_cursors",
     "http remove_cursor",

@@ -129,6 +129,9 @@ class OverHttp:
     async def others_connections(self) -> bool:
         return await self._shows_others("connections")
 
+    async def others_clients(self) -> bool:
+        return await self._shows_others("clients")
+
     async def others_cursors(self) -> bool:
         return await self._shows_others("cursors")
 
@@ -157,7 +160,7 @@ class OverHttp:
             "publish subscribe message topic delete_topic create lead delete info purge "
             "letters replay replay_one",
             "reload keys verify close remove_cursor "
-            "others_connections others_cursors others_quotas",
+            "others_connections others_clients others_cursors others_quotas",
             "sees sees_queue sees_letters others_subscription",
         )
 

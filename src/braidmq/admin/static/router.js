@@ -17,6 +17,7 @@ const ROUTES = [
   ["dead-letters/:name/:offset", "message"],
   ["subscriptions", "subscriptions"],
   ["connections", "connections"],
+  ["connections/:which", "connections"],
   ["cursors", "cursors"],
   ["log", "log"],
   ["keys", "keys"],

@@ -43,5 +43,5 @@ export function view(context) {
 function connection(id) {
   return id === null || id === undefined
     ? h("span", { class: "muted" }, "not connected")
-    : h("a", { href: "#/connections" }, String(id));
+    : h("a", { href: `#/connections/${id}` }, String(id));
 }

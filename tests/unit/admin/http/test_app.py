@@ -25,6 +25,7 @@ KEYED_PATHS = [
     "/api/topics/a",
     "/api/topics/a/messages",
     "/api/topics/a/messages/1",
+    "/api/clients",
     "/api/connections",
     "/api/subscriptions",
     "/api/events",
