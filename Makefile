@@ -28,7 +28,7 @@ TREE := $(wildcard src tests bench docs setup.py)
 # whole strands it is a part, for want of time; `make chaos` runs all of them.
 STRAND_TESTS := blip $(addprefix vibe/test_,framing.py publish_and_subscribe.py acknowledge.py) \
   $(addprefix qumbed/test_,framing.py publish.py subscribe.py)
-HOT_TESTS = $(addprefix tests/unit/,base broker wire wal/test_format.py) \
+HOT_TESTS = $(addprefix tests/unit/,base broker wire wal/test_format.py wal/test_lack_of_memory.py) \
   $(addprefix tests/unit/server/,strands engine/test_connection.py engine/test_engine.py) \
   $(addprefix tests/integration/,$(STRAND_TESTS) test_strands.py test_client.py)
 

@@ -263,8 +263,8 @@ MUTANTS: Final = (
         "attempts are lost at a restart",
         (
             "broker/delivery/channels.py",
-            "known_attempts.update(made.attempts)",
-            "known_attempts.update({})",
+            "know_attempts(made.attempts)",
+            "know_attempts({})",
         ),
     ),
     _of_queues(

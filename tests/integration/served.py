@@ -78,14 +78,15 @@ class Served:
         finally:
             await peer.leave()
 
-    async def get(self, path: str) -> tuple[int, str]:
-        """Send a GET to the HTTP listener."""
+    async def get(self, path: str, key: str = "") -> tuple[int, str]:
+        """Send a GET to the HTTP listener, with an API key unless that is empty."""
 
         def response_of() -> tuple[int, str]:
             host, _, port = self.facts()["http"].rpartition(":")
             connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
             try:
-                connection.request("GET", path)
+                headers = {"Authorization": f"Bearer {key}"} if key else {}
+                connection.request("GET", path, headers=headers)
                 response = connection.getresponse()
                 return response.status, response.read().decode()
             finally:

@@ -16,6 +16,7 @@ import pytest
 
 from braidmq.base.errors import BraidError
 from braidmq.broker.quotas import refusal
+from braidmq.broker.snapshots import ROWS_MAX
 from braidmq.broker.topics import Topics
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.requests import SinkKey
@@ -154,8 +155,8 @@ def engine_of(broker: RunningBroker) -> Engine:
     return engine
 
 
-def running(directory: Path) -> Any:  # noqa: ANN401 - a context manager
-    return broker_at(directory, auth=KEYS, qumbed={"auth": "key"}, flight={})
+def running(directory: Path, keys: Any = None) -> Any:  # noqa: ANN401 - a context manager
+    return broker_at(directory, auth=keys or KEYS, qumbed={"auth": "key"}, flight={})
 
 
 @asynccontextmanager
@@ -191,6 +192,26 @@ async def test_a_key_that_invents_names_is_refused_and_others_go_on(
     assert [""] * (ROOM + 3) == others
     assert 2 * ROOM + 3 == len([name for name in names if not name.startswith("dlq.")])
     assert [["", told]] * 2 == [from_snapshot, from_log]
+
+
+@every_way
+async def test_the_bytes_of_names_are_counted_on_every_way_in(tmp_path: Path, way: Way) -> None:
+    """A long name is refused where a short one still fits; a restart counts the same."""
+    low = {**KEYS["keys"][0], "quotas": {"topic_name_bytes": 100}}
+    keys = {"keys": [low, KEYS["keys"][1]]}
+    long = f"low.{'x' * 93}"
+    told, used = [], 0
+    for _ in range(2):
+        async with running(tmp_path, keys) as broker:
+            async with opened(way, broker, "low-key") as publish:
+                told.append([await publish(name) for name in ("low.1", long, "low.2")])
+            used = topics_of(broker).accounts.of("low").used("topic_name_bytes")
+    async with running(tmp_path, keys) as broker, opened(way, broker, "high-key") as publish:
+        others = [await publish(long), await publish("h" * 200)]
+
+    text = refusal("topic_name_bytes", 100, "low")
+    assert [["", f"publish failed: {text}" if way is by_blip else text, ""]] * 2 == told
+    assert (["", ""], len("low.1low.2")) == (others, used)
 
 
 async def test_a_batch_of_rows_is_refused_before_it_stops_others(tmp_path: Path) -> None:
@@ -405,3 +426,47 @@ async def test_retention_lets_topics_be_forgotten(tmp_path: Path) -> None:
 
     assert ROOM == used
     assert ["low.0", "low.new"] == [topic.name for topic in topics_of(broker).all()]
+
+
+async def test_topics_that_are_forgotten_while_a_snapshot_is_taken_stay_so(
+    tmp_path: Path,
+) -> None:
+    """Those that it had already come back idle, and are forgotten again; the quota is right.
+
+    One that another principal has made again meanwhile is that principal's.
+    """
+    clock = FakeClock()
+    directory, crashed = tmp_path / "one", tmp_path / "two"
+
+    def pass_idle(engine: Engine) -> None:
+        for seconds in (61, 2, 2):  # each turn of maintenance looks at a part of them
+            clock.advance(seconds)
+            engine.tick()
+
+    async with broker_at(directory, clock, auth=KEYS) as broker:
+        engine, topics = engine_of(broker), topics_of(broker)
+        async with blip.connected(broker, key="high-key") as peer:
+            peer.send(blip.publish(1, "kept", b"x"), blip.ping(2))
+            await peer.expect(blip.pong(2))
+            for number in range(ROWS_MAX + 500):
+                topics.make(f"low.{number}", topics.accounts.of("low"))
+            pass_idle(engine)
+            engine.take_snapshot()  # its first turn; the next ones follow other events
+            pass_idle(engine)
+            pass_idle(engine)
+            left_behind = len(topics)
+            peer.send(blip.publish(3, "low.7", b"x"), blip.ping(4))
+            await peer.expect(blip.pong(4))
+            await until(lambda: any((directory / "snapshot").glob("*.snap")))
+            shutil.copytree(directory, crashed)
+    async with broker_at(crashed, clock, auth=KEYS) as broker:
+        engine, topics = engine_of(broker), topics_of(broker)
+        low, high = topics.accounts.of("low"), topics.accounts.of("high")
+        found = (len(topics), low.used("topics"), high.used("topics"))
+        for _ in range(3):
+            pass_idle(engine)
+        left = sorted(topic.name for topic in topics.all())
+
+        assert 1 == left_behind
+        assert (ROWS_MAX, ROWS_MAX - 2, 2) == found
+        assert (["kept", "low.7"], 0) == (left, low.used("topics"))

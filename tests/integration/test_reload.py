@@ -203,7 +203,7 @@ async def test_a_bad_file_changes_nothing(tmp_path: Path, bad: str) -> None:
 
 @pytest.mark.slow
 async def test_a_flight_call_ends_with_its_key() -> None:
-    """At its next batch: revoked, or with other permissions."""
+    """At its next batch if its permissions are others; with its connection if it is revoked."""
     key = key_config("k", "secret")
     async with broker_with(key, flight={}) as broker:
         async with blip.connected(broker, key="secret") as peer:
@@ -211,7 +211,7 @@ async def test_a_flight_call_ends_with_its_key() -> None:
                 await peer.publish("t", bytes(2**20))
         for now, error in (
             ([key_config("k", "secret", subscribe=["t"])], UnavailableError),
-            ([], UnauthenticatedError),
+            ([], UnavailableError),
         ):
             with Endpoint(broker.endpoint, "secret") as endpoint:
                 batches = iter(endpoint.batches(topics=["t"], batch_rows=1))
@@ -219,6 +219,11 @@ async def test_a_flight_call_ends_with_its_key() -> None:
                 await broker.reload(settings(*now, flight={}))
                 with pytest.raises(error):
                     await asyncio.to_thread(list, batches)
+        with (
+            Endpoint(broker.endpoint, "secret") as endpoint,
+            pytest.raises(UnauthenticatedError),
+        ):
+            await asyncio.to_thread(endpoint.offsets)
 
 
 def issue(directory: Path) -> str:

@@ -10,6 +10,7 @@ import pytest
 from braidmq.base.limits import MIB
 from braidmq.broker.policy import BLOCK_PUBLISHER
 from braidmq.broker.quotas import refusal
+from braidmq.server.engine.unfinished import SLACK_BYTES
 from braidmq.testing.broker import RunningBroker
 from braidmq.testing.clock import FakeClock
 from tests.integration.blip import peer as blip
@@ -179,9 +180,9 @@ async def test_publishers_that_wait_hold_no_more_than_their_quota(
         await until(lambda: account.used("unfinished_bytes") > 100_000)
         stopped = account.used("unfinished_bytes")
         connections = len(engine_of(broker).connections)
-        for _ in range(20):
+        for _ in range(3):
             await stack.enter_async_context(waiting(broker))
-        await until(lambda: len(engine_of(broker).connections) == connections + 20)
+        await until(lambda: len(engine_of(broker).connections) == connections + 3)
         async with blip.connected(broker, key="high-key") as peer:
             frame = blip.publish(9, "mine", bytes(100_000))
             peer.send(frame[:50_000])
@@ -190,10 +191,24 @@ async def test_publishers_that_wait_hold_no_more_than_their_quota(
             await peer.expect(blip.pong(10))
 
         assert 100_000 < stopped
-        # A read of each is 256 KiB at most, and the rest of what they sent is 250 kB each.
-        assert account.used("unfinished_bytes") < 21 * 200_000
+        assert account.used("unfinished_bytes") <= 2 * 100_000 + SLACK_BYTES
         assert 0 == topics_of(broker).accounts.refused["unfinished_bytes"]
-        assert connections + 20 == len(engine_of(broker).connections)
+        assert connections + 3 == len(engine_of(broker).connections)
+
+
+async def test_very_many_publishers_that_wait_are_refused_in_the_end(tmp_path: Path) -> None:
+    """One read of each would be gigabytes: above twice the quota they are refused."""
+    async with small(tmp_path) as broker, AsyncExitStack() as stack:
+        accounts = topics_of(broker).accounts
+        for _ in range(21):
+            await stack.enter_async_context(blip_waiting(broker))
+        await until(lambda: accounts.refused["unfinished_bytes"])
+        used = accounts.of("low").used("unfinished_bytes")
+        async with blip.connected(broker, key="high-key") as peer:
+            peer.send(blip.publish(9, "mine", bytes(100_000)), blip.ping(10))
+            await peer.expect(blip.pong(10))
+
+        assert used <= 2 * 100_000 + SLACK_BYTES
 
 
 async def test_a_frame_that_came_before_the_password_was_checked_is_charged(

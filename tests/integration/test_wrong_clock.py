@@ -8,17 +8,20 @@ import asyncio
 import http.client
 import json
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import braidmq
+from braidmq.server.engine.durability import SAVES_MAX, Durability
+from braidmq.server.engine.engine import Engine
 from braidmq.testing.broker import RunningBroker
 from braidmq.testing.clock import FakeClock
-from tests.integration.blip.peer import broker_at
+from tests.integration.blip.peer import broker_at, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -128,6 +131,108 @@ async def test_a_step_while_it_runs_expires_nothing_then_or_at_the_next_starts(
         clock.advance(HOUR_S)
         await publish(broker, b'"in time"')
         assert [b'"in time"'] == await received(broker, 1)
+
+
+def parts_of(broker: RunningBroker) -> tuple[Engine, Durability]:
+    engine = broker.daemon.status.engine
+    log = broker.daemon._durability  # noqa: SLF001 - a slow disk is nothing to configure
+    assert engine is not None
+    assert log is not None
+    return engine, log
+
+
+async def until_kept(broker: RunningBroker) -> None:
+    """Look at the clock, as happens each second, until a kill would do no harm."""
+    engine, log = parts_of(broker)
+
+    def is_kept() -> bool:
+        broker.daemon.look_at_clock()
+        # The directory is copied next, so no snapshot may be under way.
+        no_saves = not log._saves  # noqa: SLF001 - nothing else shows it
+        return engine.broker.times.is_ahead_kept and no_saves
+
+    await until(is_kept)
+
+
+@contextmanager
+def writer_held(broker: RunningBroker) -> Iterator[Engine]:
+    """Let the log's writer wait, as for a slow disk, until the block ends."""
+    engine, log = parts_of(broker)
+    go_on = threading.Event()
+    log._jobs.put(lambda: assert_woken(go_on))  # noqa: SLF001 - as above
+    try:
+        yield engine
+    finally:
+        go_on.set()
+
+
+def assert_woken(event: threading.Event) -> None:
+    assert event.wait(20)
+
+
+async def assert_all_there(killed: Path, clock: FakeClock) -> None:
+    async with broker_of(killed, clock) as broker:
+        assert [] == await alarms(broker)
+        clock.advance(1)
+        assert PAYLOADS[:5] == await received(broker, 5)
+
+
+@pytest.mark.parametrize(
+    "steps_s",
+    [[120, 2 * HOUR_S], [-120, 2 * HOUR_S], [120, -120, 2 * HOUR_S], [2 * HOUR_S, -HOUR_S]],
+    ids=str,
+)
+async def test_each_of_several_steps_is_kept_for_the_next_start(
+    tmp_path: Path, steps_s: list[int]
+) -> None:
+    """A second step that leaves the clock wrong is as durable as the first, before a kill."""
+    clock = FakeClock()
+    first, killed = tmp_path / "first", tmp_path / "killed"
+    async with broker_of(first, clock) as broker:
+        await declare(broker)
+        await publish(broker, *PAYLOADS[:5])
+        for step_s in steps_s:
+            clock.step(step_s)
+            await until_kept(broker)
+        shutil.copytree(first, killed)
+    await assert_all_there(killed, clock)
+
+
+async def test_a_snapshot_that_was_begun_before_the_step_is_not_enough(tmp_path: Path) -> None:
+    """It says where the clock was when it was begun, so another one follows it."""
+    clock = FakeClock()
+    first, killed = tmp_path / "first", tmp_path / "killed"
+    async with broker_of(first, clock) as broker:
+        await declare(broker)
+        await publish(broker, *PAYLOADS[:4])
+        with writer_held(broker) as engine:
+            late = asyncio.create_task(publish(broker, PAYLOADS[4]))
+            await until(lambda: not engine.is_committed())
+            engine.take_snapshot()  # waits for that message's commit
+            clock.step(2 * HOUR_S)
+            assert not engine.broker.times.is_ahead_kept
+        await late
+        await until_kept(broker)
+        shutil.copytree(first, killed)
+    await assert_all_there(killed, clock)
+
+
+async def test_a_snapshot_that_a_slow_disk_does_not_take_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    """Only so many wait for the disk: the one after the step was dropped, and is repeated."""
+    clock = FakeClock()
+    first, killed = tmp_path / "first", tmp_path / "killed"
+    async with broker_of(first, clock) as broker:
+        await declare(broker)
+        await publish(broker, *PAYLOADS[:5])
+        with writer_held(broker) as engine:
+            for _ in range(SAVES_MAX):
+                engine.take_snapshot()
+            clock.step(2 * HOUR_S)
+        await until_kept(broker)
+        shutil.copytree(first, killed)
+    await assert_all_there(killed, clock)
 
 
 @pytest.mark.parametrize("step_s", [10 * YEAR_S, -14 * HOUR_S, -10 * YEAR_S])

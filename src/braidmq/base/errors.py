@@ -3,6 +3,7 @@
     BraidError
     |-- ConfigError            a setting is wrong                        exit 2
     |-- AddressInUseError      a listener's address is taken             exit 69
+    |-- NoSocketError          there is no room for a Unix socket
     |-- DataDirInUseError      another broker holds the data directory   exit 75
     |-- NoThreadError          the machine has no room for a thread
     |-- WireError              a peer's bytes break the protocol (braidmq.wire.errors)
@@ -72,6 +73,10 @@ class DataDirInUseError(BraidError):
     def __init__(self, path: str) -> None:
         super().__init__(f"data directory {path} is in use by another broker")
         self.path = path
+
+
+class NoSocketError(BraidError):
+    """There is no directory in which a Unix socket can be made."""
 
 
 class NotAllowedError(BraidError):

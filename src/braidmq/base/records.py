@@ -2,8 +2,32 @@
 
 from typing import Final, final
 
+CLOCK_KIND: Final = 16
+"""The type of the record behind which timestamps may be lower than before it."""
+
 GAP_KIND: Final = 127
 """The type of the record that a repair of the log writes in the place of lost ids."""
+
+KIND_NAMES: Final[dict[int, str]] = {
+    1: "message",
+    2: "dead letter",
+    3: "subscribe",
+    4: "unsubscribe",
+    5: "progress",
+    6: "declare",
+    7: "delete",
+    8: "follow",
+    9: "sink row",
+    10: "intent",
+    11: "done",
+    12: "cursor",
+    13: "first message",
+    14: "declare by",
+    15: "end topic",
+    CLOCK_KIND: "clock",
+    GAP_KIND: "gap",
+}
+"""The types of records, as they are shown; one that is not here is unknown to this version."""
 
 
 @final

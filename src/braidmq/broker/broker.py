@@ -185,7 +185,7 @@ class Broker:
             return EMPTY
         # EMPTY must hold for the log as well: POLL then PING is how a client asks whether
         # anything is left.
-        subscription.position.waiters.append(consumer.peer)
+        subscription.position.wait(consumer.peer)
         return WAIT
 
     def credit(self, consumer: Consumer, count: int, correlation_id: int, now_us: int) -> None:
@@ -215,7 +215,7 @@ class Broker:
             # It was handed out before a restart, and its entry is not read back yet. Only the
             # entry knows the message before it, and a settled range begins there.
             self.dispatch.effects.read_now(subscription)
-            subscription.position.waiters.append(consumer.peer)
+            subscription.position.wait(consumer.peer)
             return WAIT
         if entry.message.expires_us and entry.message.is_expired(now_us):
             self.dispatch.settling.expire_open(entry, now_us)
@@ -251,8 +251,7 @@ class Broker:
             subscription = consumer.subscription
             if not subscription.ended:  # one that has ended has taken everything back
                 self.subscriptions.leave(consumer, now_us)
-                position = subscription.position
-                position.waiters = [other for other in position.waiters if other is not peer]
+                subscription.position.stop_waiting(peer)
         for joined in list(peer.queue_consumers.values()):
             self.queues.leave(joined, now_us, counted=True)
         self.followers.leave(peer, now_us)
@@ -489,12 +488,13 @@ class Broker:
 
     def _maintain(self, now_us: int) -> bool:
         self.dedup.expire(now_us)
-        if not self.dispatch.maintain(now_us, MAINTENANCE_ROWS_MAX, may_end=not self.refusal):
+        may_end, rows = not self.refusal, MAINTENANCE_ROWS_MAX
+        goes_on = may_end and self.followers.is_in_round()  # the others have had their turns
+        if not goes_on and not self.dispatch.maintain(now_us, rows, may_end=may_end):
             return False
-        if not self.refusal:
-            self.followers.end_overdue(now_us)
-        idle = self.topics.idle(now_us)
-        if idle:
+        if may_end and not self.followers.end_overdue(now_us, rows):
+            return False
+        if idle := self.topics.idle(now_us):
             # A message or a subscription on its way to the log needs its topic.
             self.topics.forget(idle, {topic_of(item) for item in self.outgoing.pending()})
         return True

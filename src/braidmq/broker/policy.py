@@ -27,6 +27,9 @@ _DOUBLINGS_MAX: Final = 40
 """Bounds the shift: by then every backoff has reached its maximum."""
 
 
+_SHARED_MAX: Final = 256
+"""Different policies to remember: peers choose their values, and must not fill the memory."""
+
 _DELAY_STEPS: Final = 16
 """A delay that a consumer asks for is rounded up, by a sixteenth at most.
 
@@ -95,7 +98,6 @@ class Rules:
         self.window: int = settings.window  # messages that wait in memory
         self.window_bytes: int = settings.window_bytes  # of them, and of those in flight
         self.dead_letters: bool = True  # off: what is given up on is dropped, and counted
-        self.dead_letter_topic: str = ""  # empty: `dlq.` and the topic's name
         self.expired_are_letters: bool = False
         self.first_goes_alone: bool = False  # one attempt only: each delivery is the last
         self.letters_keep_ids: bool = False  # a dead letter has its message's id as a header
@@ -142,13 +144,48 @@ def of_policy(policy: Policy, settings: Settings) -> Rules:
     rules.window = queues.window
     rules.window_bytes = queues.window_bytes
     rules.dead_letters = policy.dead_letters
-    rules.dead_letter_topic = policy.dead_letter_name
     rules.expired_are_letters = True
     rules.first_goes_alone = policy.max_attempts == 1
     rules.letters_keep_ids = True
     rules.serves_idle = True
     rules.set_delays(queues.ack_timeout_us, queues.backoff_us, queues.backoff_max_us)
     return rules
+
+
+@final
+class SharedRules:
+    """Policies and rules by their values: most queues are declared alike, and share them.
+
+    They must not be changed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings: Settings = settings
+        self._policies: dict[str, Policy] = {}
+        self._rules: dict[str, Rules] = {}
+
+    def policy(self, declared: Policy) -> Policy:
+        """Return a policy with the values of *declared*, which its owner may still change."""
+        values = declared.values()
+        key = repr(values)
+        found = self._policies.get(key)
+        if found is None:
+            found = of_values(values)
+            if len(self._policies) >= _SHARED_MAX:
+                self._policies.clear()  # queues that have one keep it
+            self._policies[key] = found
+        return found
+
+    def rules(self, policy: Policy) -> Rules:
+        """Return the rules of a queue."""
+        key = f"{policy.max_attempts} {policy.dead_letters}"
+        found = self._rules.get(key)
+        if found is None:
+            found = of_policy(policy, self._settings)
+            if len(self._rules) >= _SHARED_MAX:
+                self._rules.clear()
+            self._rules[key] = found
+        return found
 
 
 def rounded_up(delay_us: int) -> int:

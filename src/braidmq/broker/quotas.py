@@ -10,7 +10,9 @@ principal's name: that has a fixed size in a record, and survives restarts. `top
 is charged to whom.
 
 The defaults are for a broker that several teams share: an application does not meet them, and
-ten principals that use up theirs do not stop the eleventh. 0 is a quota too: none at all.
+ten principals that use up theirs do not stop the eleventh, because ten times each default is
+below the bound of the broker. Of unfinished bytes that is not so; there whoever holds the most
+is refused (`unfinished`), and Flight keeps places for every key. 0 is a quota too: none at all.
 """
 
 import hashlib
@@ -26,11 +28,11 @@ FLIGHT_STREAMS: Final = "flight_streams"
 SINK_QUERIES: Final = "sink_queries"
 
 DEFAULTS: Final[dict[str, int]] = {
-    TOPICS: 100_000,  # names that its publishes, subscriptions and queues have made
+    TOPICS: 90_000,  # names that its publishes, subscriptions and queues have made
     TOPIC_NAME_BYTES: 16 * 1024 * 1024,  # of those names together
-    QUEUES: 10_000,  # that it has declared, queues of dead letters included
-    SUBSCRIPTIONS: 50_000,  # of Blip and Qumbed, connected or not
-    CURSORS: 100,  # places of readers outside the broker
+    QUEUES: 9_000,  # that it has declared, queues of dead letters included
+    SUBSCRIPTIONS: 9_000,  # of Blip and Qumbed, connected or not
+    CURSORS: 90,  # places of readers outside the broker
     UNFINISHED_BYTES: 128 * 1024 * 1024,  # of frames that have begun and not ended
     FLIGHT_STREAMS: 16,  # calls of Arrow Flight that run at the same time
     SINK_QUERIES: 1_000,  # streaming queries that write through the sink, of all time

@@ -47,7 +47,7 @@ from typing import Final, final
 from librt.strings import read_i32_le, read_i64_le
 
 from braidmq.base.errors import UnknownRecordError
-from braidmq.base.records import GAP_KIND, Description
+from braidmq.base.records import CLOCK_KIND, GAP_KIND, KIND_NAMES, Description
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.policy import Policy
 from braidmq.broker.quotas import ACCOUNT_ID_BYTES
@@ -68,7 +68,7 @@ CURSOR: Final = 12
 FIRST_MESSAGE: Final = 13
 DECLARE_BY: Final = 14
 END_TOPIC: Final = 15
-CLOCK: Final = 16
+CLOCK: Final = CLOCK_KIND
 GAP: Final = GAP_KIND
 """Written by the log's repair: a range of ids that was lost and accepted as lost."""
 
@@ -492,6 +492,6 @@ def describe(record: bytes) -> Description:
             head.priority,
             head.origin,
         )
-    if kind == GAP or SUBSCRIBE <= kind <= CLOCK:
+    if kind in KIND_NAMES:
         return Description(b"", 0, 0, 0, 0, 0)
     raise UnknownRecordError(kind)

@@ -72,15 +72,21 @@ class Snapshot:
         self._followers: list[Follower] = list(broker.followers.by_id.values())
         self._dedup: list[str] = broker.dedup.names()  # those that are still to be taken
         self._dedup_order: list[tuple[int, str]] = []  # of the last of them
-        # What a query has done by the time its row is taken is in records that are replayed as
-        # well, which changes nothing.
-        self._done: list[tuple[str, str]] = broker.sinks.queries()
         self._accounts: dict[Account, int] = {}  # each by its number in the snapshot
         for account in broker.topics.accounts.all():
             self._accounts[account] = len(self._accounts)
         self._section: int = 0
         self._at: int = 0
         self._sections: list[_Section] = [_Section(name) for name in _SECTIONS]
+        # What a query has done by the time its row is taken is in records that are replayed as
+        # well, which changes nothing.
+        self._sections[-1].queries = broker.sinks.queries()
+
+    @property
+    def wall_ahead_us(self) -> int:
+        """How far the system's clock was ahead when it was begun."""
+        ahead_us: int = self._rest["wall_ahead_us"]
+        return ahead_us
 
     def go_on(self, rows_max: int = ROWS_MAX) -> bool:
         """Take the rows of one turn, about *rows_max*; say whether it is complete."""
@@ -226,8 +232,9 @@ class Snapshot:
 
     def _take_done(self, rows: list[Any], effort_max: int) -> int:
         sinks = self._broker.sinks
+        queries = self._sections[self._section].queries
         effort = count = 0
-        for query, sink in self._done[self._at : self._at + effort_max]:
+        for query, sink in queries[self._at : self._at + effort_max]:
             count += 1
             effort += 1 + (len(query) + len(sink)) // _NAME_BYTES
             done = sinks.last_done(query, sink)
@@ -235,7 +242,7 @@ class Snapshot:
                 rows.append((query, sink, *done))
             if effort >= effort_max:
                 break
-        self._end_section(len(self._done), count)
+        self._end_section(len(queries), count)
         return effort
 
     def _number(self, owner: Account | None) -> int:
@@ -254,6 +261,7 @@ class _Section:
 
     def __init__(self, name: str) -> None:
         self.name: str = name
+        self.queries: list[tuple[str, str]] = []  # whose last batches are its rows
         self._count: int = 0
         self._encoded: list[bytes] = []
 

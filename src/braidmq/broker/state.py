@@ -22,13 +22,13 @@ from braidmq.broker.dedup import HEADER as DEDUP_HEADER
 from braidmq.broker.delivery.acknowledgements import Settled
 from braidmq.broker.delivery.channels import Channel
 from braidmq.broker.delivery.followers import Follower
-from braidmq.broker.delivery.queue import Queue
+from braidmq.broker.delivery.queue import Queue, lane_id
 from braidmq.broker.delivery.subscriptions import Subscription
 from braidmq.broker.policy import Policy, of_values
 from braidmq.broker.quotas import Account
 from braidmq.broker.sinks import Intent
 from braidmq.broker.snapshots import Snapshot, keeps
-from braidmq.broker.topics import Topic, decode_headers
+from braidmq.broker.topics import PRIORITY_LOW, Topic, decode_headers
 
 _VERSIONS_READ: Final = (2, 3, 4, 5)
 """2 has no followers; 2 and 3 have no cursors and sinks; up to 4 nothing has an owner, and all
@@ -49,6 +49,7 @@ def restore(broker: Broker, data: bytes) -> None:
     assert state["version"] in _VERSIONS_READ
     broker.times.newest_us = state["now_us"]
     broker.times.wall_ahead_us = state.get("wall_ahead_us", 0)
+    broker.times.kept_ahead_us = broker.times.wall_ahead_us
     broker.times.restore([(at, by_us) for at, by_us in state.get("steps", [])])
     broker.topics.ended_id = state.get("ended_id", 0)
     accounts = [_restore_account(broker, row) for row in state.get("accounts", [])]
@@ -108,11 +109,9 @@ def replay(broker: Broker, record_id: int, record: bytes) -> None:
         owner = broker.topics.accounts.by_id(account_id)
         _replay_declare(broker, record_id, declare, owner)
     elif kind == records.DELETE:
-        # By id, over all queues: deletions are too rare to keep an index for them.
-        queue_id = records.read_delete(record)
-        for queue in list(broker.queues.by_name.values()):
-            if queue.id == queue_id:
-                broker.queues.end(queue)
+        queue = _queue_of(broker, records.read_delete(record))
+        if queue is not None:
+            broker.queues.end(queue)
     elif kind == records.INTENT:
         broker.sinks.replay_intent(record_id, record)
     elif kind == records.DONE:
@@ -186,7 +185,7 @@ def _restore_position(
     for after, last in ranges:
         position.settled.add(after, last)
     position.handed_id = handed_id
-    position.known_attempts = dict(attempts)
+    position.know_attempts(dict(attempts))
 
 
 def _add_subscription(
@@ -246,6 +245,15 @@ def _add_queue(
     for channel in queue.durable_channels():
         channel.position.settled = Settled(queue_id)
     return queue
+
+
+def _queue_of(broker: Broker, queue_id: int) -> Queue | None:
+    """Return the queue of that id, found by its ledger, its only lane, or its lowest one."""
+    for channel_id in (queue_id, lane_id(queue_id, PRIORITY_LOW)):
+        channel = broker.queues.channels.get(channel_id)
+        if channel is not None:
+            return channel.queue_of()
+    return None
 
 
 def _owner_id(broker: Broker, topic_name: str) -> bytes:

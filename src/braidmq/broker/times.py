@@ -60,6 +60,7 @@ class Times:
         self._outgoing: Outgoing = outgoing
         self.newest_us: int = 0  # what recovery has read last
         self.wall_ahead_us: int = 0  # how far the system's clock was ahead of the broker's time
+        self.kept_ahead_us: int = 0  # the same, as a start would find it that came now
         self._steps: list[tuple[int, int]] = []  # id of the record, by how much; oldest first
 
     def saw(self, time_us: int) -> None:
@@ -91,9 +92,14 @@ class Times:
         """Move the deadlines of all records so far, durably; *now_us* is the time after it."""
         assert by_us != 0
         self.newest_us = now_us
-        self.wall_ahead_us = 0
+        self.wall_ahead_us = self.kept_ahead_us = 0
         record = records.encode_clock(by_us, now_us)
         self._add(self._outgoing.add(Stepped(by_us), record), by_us)
+
+    @property
+    def is_ahead_kept(self) -> bool:
+        """Whether a start that came now would know where the system's clock is."""
+        return abs(self.wall_ahead_us - self.kept_ahead_us) <= TOLERANCE_US
 
     def moved_us(self, record_id: int) -> int:
         """Return by how much the deadlines of a record have moved since it was written."""
@@ -124,7 +130,7 @@ class Times:
     def replay(self, record_id: int, record: bytes) -> int:
         """Apply a CLOCK record again; return by how much deadlines move."""
         by_us, self.newest_us = records.read_clock(record)
-        self.wall_ahead_us = 0
+        self.wall_ahead_us = self.kept_ahead_us = 0
         self._add(record_id, by_us)
         return by_us
 

@@ -87,7 +87,7 @@ def cut(
             raise ConfigError(name, "must be at least 1")
     selection = Selection(topics, pattern, allowed=allowed)
     view = view_of(path)
-    start, end = range_of(view, {"start": start, "end": end})
+    start, end, *_ = range_of(view, {"start": start, "end": end})
     losses = Losses(str(view.root), fail=fail_on_data_loss)
 
     def chunks() -> Iterator[_Chunk]:
@@ -125,7 +125,7 @@ def advance(
     if messages < 1 or payload_bytes < 1:
         raise ConfigError("messages, payload_bytes", "must be at least 1")
     view = view_of(path)
-    start, end = range_of(view, {"start": start})
+    start, end, *_ = range_of(view, {"start": start})
     selection = Selection(topics, pattern, allowed=allowed)
     losses = Losses(str(view.root), fail=fail_on_data_loss)
     passed = held = 0

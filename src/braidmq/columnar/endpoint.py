@@ -70,6 +70,11 @@ class Endpoint:
         request = requests.OffsetAtRequest(time_us)
         return self._connection.ask("offset_at", request, requests.NumberAnswer).offset
 
+    def offset_behind(self, time_us: int) -> int:
+        """Return the id behind the last durable message that was accepted before then."""
+        request = requests.OffsetAtRequest(time_us)
+        return self._connection.ask("offset_behind", request, requests.NumberAnswer).offset
+
     def topic_counts(
         self,
         *,

@@ -12,7 +12,8 @@ from braidmq.columnar import cuts, reading
 from braidmq.columnar.cuts import Part
 from braidmq.columnar.reading import Batches, OfBatches, Offsets, OfRange, OfTopics, TopicCount
 from braidmq.columnar.segments.held import HELD_BYTES_MAX, HeldSegments
-from braidmq.columnar.segments.views import DurableView, offset_at
+from braidmq.columnar.segments.times import offset_at, offset_behind
+from braidmq.columnar.segments.views import DurableView
 
 
 class OfCut(OfTopics, total=False):
@@ -55,6 +56,12 @@ class Log(Protocol):
 
     def offset_at(self, time_us: int) -> int:
         """Return the id of the first durable message that was accepted then or later."""
+
+    def offset_behind(self, time_us: int) -> int:
+        """Return the id behind the last durable message that was accepted before then.
+
+        It is above that of `offset_at` only where the broker's clock was set back.
+        """
 
     def topic_counts(self, **wanted: Unpack[OfRange]) -> dict[str, TopicCount]:
         """Return the messages and payload bytes of each topic in a range of ids."""
@@ -127,6 +134,10 @@ class DirectoryLog:
     def offset_at(self, time_us: int) -> int:
         """Return the id of the first durable message that was accepted then or later."""
         return offset_at(self.view(), time_us)
+
+    def offset_behind(self, time_us: int) -> int:
+        """Return the id behind the last durable message that was accepted before then."""
+        return offset_behind(self.view(), time_us)
 
     def topic_counts(self, **wanted: Unpack[OfRange]) -> dict[str, TopicCount]:
         """Return the messages and payload bytes of each topic in a range of ids."""

@@ -27,7 +27,8 @@ from braidmq.columnar.segments.segments import (
     Picked,
     Segment,
 )
-from braidmq.columnar.segments.views import DurableView, offset_at, view_of
+from braidmq.columnar.segments.times import Times
+from braidmq.columnar.segments.views import DurableView, view_of
 from braidmq.columnar.selection import EVERYTHING, Selection
 
 BATCH_ROWS: Final = 65_536
@@ -123,11 +124,15 @@ class Batches:
     """An iterator of record batches that knows their schema before the first one."""
 
     def __init__(self, view: DurableView, wanted: Wanted) -> None:
+        within = range_of(view, wanted)
+        self.start, self.end = within.start, within.end
         self._selection = Selection(
             wanted.get("topics"),
             wanted.get("pattern"),
             wanted.get("qos"),
             wanted.get("allowed"),
+            within.since_us,
+            within.before_us,
         )
         self._names = column_names(wanted.get("columns"), headers=wanted.get("headers", False))
         self._decoding = wanted.get("decoding")
@@ -138,7 +143,6 @@ class Batches:
         fail = wanted.get("fail_on_data_loss", True)
         self._losses = Losses(str(view.root), fail=fail, noted=wanted.get("losses"))
         self._view = view
-        self.start, self.end = range_of(self._view, wanted)
         self._found = self._read()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -178,23 +182,41 @@ def _bounds(wanted: Wanted) -> tuple[int, int]:
     return rows, record_bytes
 
 
-def range_of(view: DurableView, wanted: Wanted) -> tuple[int, int]:
+class Within(NamedTuple):
+    """The ids from `start` to before `end`; the times are None unless they exclude some."""
+
+    start: int
+    end: int
+    since_us: int | None = None
+    before_us: int | None = None
+
+
+def range_of(view: DurableView, wanted: Wanted) -> Within:
     """Return the first wanted id and the one after the last; by default all durable ones.
+
+    Where the clock was set back, messages from before a moment are mixed with those from after
+    it. Then the range has them all, and says which of their times are wanted.
 
     Raises:
         ConfigError: An id is negative.
     """
     start, end = wanted.get("start"), wanted.get("end")
     start_time, end_time = wanted.get("start_time"), wanted.get("end_time")
-    if start_time is not None:
-        start = offset_at(view, microseconds(start_time))
-    if end_time is not None:
-        end = offset_at(view, microseconds(end_time))
+    times = None if start_time is None and end_time is None else Times(view)
+    since_us = before_us = None
+    if times is not None and start_time is not None:
+        moment_us = microseconds(start_time)
+        start = times.at(moment_us)
+        since_us = moment_us if times.behind(moment_us) > start else None
+    if times is not None and end_time is not None:
+        moment_us = microseconds(end_time)
+        end = times.behind(moment_us)
+        before_us = moment_us if times.at(moment_us) < end else None
     start = view.earliest if start is None else start
     end = view.latest if end is None else end
     if start < 0 or end < 0:
         raise ConfigError("start" if start < 0 else "end", "must not be negative")
-    return start, end
+    return Within(start, end, since_us, before_us)
 
 
 def microseconds(moment: datetime | int) -> int:
@@ -276,7 +298,7 @@ def topic_counts(
         DamagedLogError: The log is damaged.
     """
     view = view_of(path)
-    start, end = range_of(view, {"start": start, "end": end})
+    start, end, *_ = range_of(view, {"start": start, "end": end})
     counts: dict[str, TopicCount] = {}
     losses = Losses(str(view.root), fail=fail_on_data_loss)
     for segment, first, last in windows(view, start, end, losses):

@@ -17,8 +17,9 @@ from braidmq.columnar.segments.segments import Question, Segment
 class Selection:
     """Messages of *topics*, or of topics whose whole name matches *pattern*; by default of all.
 
-    *qos*, if given, is the quality of service that they were published with. Topics that are
-    not *allowed* are never wanted.
+    *qos*, if given, is the quality of service that they were published with, and their
+    timestamps are from *since_us* to before *before_us*. Topics that are not *allowed* are
+    never wanted.
 
     Raises:
         ConfigError: Both topics and a pattern were given, or the pattern is not valid.
@@ -28,6 +29,8 @@ class Selection:
     pattern: str | None = None
     qos: int | None = None
     allowed: Callable[[str], bool] | None = None
+    since_us: int | None = None
+    before_us: int | None = None
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -86,23 +89,32 @@ class Selection:
     @property
     def needs_rows(self) -> bool:
         """Whether the topic column alone does not decide which rows are wanted."""
-        return self.qos is not None or not self.is_partial
+        return self._is_by_rows or not self.is_partial
+
+    @property
+    def _is_by_rows(self) -> bool:
+        bounds = self.qos, self.since_us, self.before_us
+        return any(bound is not None for bound in bounds)
 
     def rows(self, segment: Segment, first: int, last: int) -> Numbers:
         """Return the rows of first..last that are wanted, in order."""
         numbers = self.wanted_numbers(segment)
         # The separate topic column takes 1 to 4 bytes per row, where a row takes 32.
-        if numbers is not None and self.qos is None and len(segment.index.numbers) >= last:
+        if numbers is not None and not self._is_by_rows and len(segment.index.numbers) >= last:
             return _rows_of_topics(segment, numbers, first, last)
         rows = segment.rows[first:last]
         if numbers is None:
             wanted = rows["topic"] != 0
-            if self.qos is None and wanted.all():
+            if not self._is_by_rows and wanted.all():
                 return np.arange(first, last)
         else:
             wanted = numbers[rows["topic"]]
         if self.qos is not None:
             wanted &= rows["qos"] == self.qos
+        if self.since_us is not None:
+            wanted &= rows["timestamp_us"] >= np.uint64(max(self.since_us, 0))
+        if self.before_us is not None:
+            wanted &= rows["timestamp_us"] < np.uint64(max(self.before_us, 0))
         chosen: Numbers = np.nonzero(wanted)[0]
         chosen += first
         return chosen

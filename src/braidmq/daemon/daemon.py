@@ -20,9 +20,10 @@ from braidmq.admin.http.app import build_app
 from braidmq.admin.http.server import AdminServer
 from braidmq.admin.reloads import Reloaded
 from braidmq.admin.status import Status
-from braidmq.base.errors import BraidError, ConfigError, LogFullError, LogScarceError
+from braidmq.base.errors import BraidError, LogFullError, LogScarceError
 from braidmq.broker.broker import Broker
-from braidmq.daemon.descriptors import flight_connections, within_descriptors
+from braidmq.daemon.descriptors import within_descriptors
+from braidmq.daemon.flight import bind_flight
 from braidmq.daemon.ready import log_recovery, write_facts
 from braidmq.daemon.reloading import LoadConfig, Parts, Reloading
 from braidmq.daemon.telemetry import Telemetry
@@ -206,28 +207,9 @@ class Daemon:
                 )
             self._qumbed.prepare(self._files, config.data_dir, config.schemas_dir)
         if config.flight.enabled:
-            self._bind_flight()
-
-    def _bind_flight(self) -> None:
-        config = self._config
-        try:
-            from braidmq.server.flight.listener import FlightListener  # noqa: PLC0415 - takes memory
-        except ModuleNotFoundError as error:
-            problem = f"needs {error.name}: pip install braidmq[columnar], or turn it off"
-            # An operator who configured it wants it. By default it is on, but optional.
-            if "flight" in config.model_fields_set:
-                raise ConfigError("flight", problem) from None
-            _log.warning("flight is off: it " + problem)
-            return
-        self._flight = FlightListener(
-            config.flight,
-            config.limits,
-            door=self._door,
-            connections_max=flight_connections(),
-            data_dir=config.data_dir,
-            find=self._keys.find,
-        )
-        self._listen(self._flight)
+            self._flight = bind_flight(config, self._door, self._keys.find)
+            if self._flight is not None:
+                self._listen(self._flight)
 
     def _listen(self, listener: Listener) -> None:
         self.status.listeners.append(listener)
@@ -370,9 +352,11 @@ class Daemon:
         was_stepped = self._clock.is_stepped
         self._clock.look()
         engine.broker.times.wall_ahead_us = self._clock.wall_ahead_us
-        if self._clock.is_stepped != was_stepped:
-            # The next start must know of it, even if this process is killed.
+        if not engine.broker.times.is_ahead_kept:
+            # The next start must know of it, even if this process is killed. Ask until one is
+            # kept that says so: this one may be refused, or one from before be under way.
             engine.take_snapshot()
+        if self._clock.is_stepped != was_stepped:
             said = (
                 "the system's clock was set" if self._clock.is_stepped else "the clocks agree"
             )

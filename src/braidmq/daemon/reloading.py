@@ -9,7 +9,7 @@ loop, which cannot fail. So a bad file changes nothing.
     schemas_dir                    for the messages from now on
 
 A key or user that was removed, or has another secret, is *gone*: its connections are closed,
-and what it has running elsewhere (event streams, Flight calls) ends at its next step.
+Flight's too, and its event streams end at their next step.
 """
 
 import asyncio
@@ -153,6 +153,7 @@ class Reloading:
         closed = engine.permissions_changed(
             keys.changed + users.changed, keys.gone + users.gone
         )
+        closed += sum(listener.close_revoked() for listener in parts.status.listeners)
         if parts.qumbed is not None and prepared.qumbed is not None:
             parts.qumbed.renew(prepared.qumbed, quotas_for(config.quotas))
         parts.status.numbers.permissions_changed()

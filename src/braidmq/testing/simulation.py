@@ -23,8 +23,9 @@ from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.broker.delivery.recounts import Recount
 from braidmq.server.config.config import Config
 from braidmq.server.engine.connection import Connection, Limits
+from braidmq.server.engine.counting import Counting
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.recovery import counted, recover
+from braidmq.server.engine.recovery import recover
 from braidmq.server.strands.blip import BlipConnection
 from braidmq.testing.clients import BlipClient, Client, Consumer, Plan, Publisher, Scene
 from braidmq.testing.clock import FakeClock
@@ -117,18 +118,29 @@ class InlineLog:
 
     def count(self, wanted: list[Recount]) -> None:
         """Count messages again."""
+        counting = Counting(self._wal, wanted)
 
         def job() -> None:
             try:
-                counts = counted(self._wal, wanted)
+                is_done = counting.go_on()
             except LogFullError:
+                is_done = False
+            if not is_done:
                 self.reads.append(job)
                 return
+            counts = counting.counts()
             self.reports.append(lambda: self._reports.recounted(counts))
 
         self.reads.append(job)
 
-    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
+    def save(
+        self,
+        last_id: int,
+        parts: list[bytes],
+        needed_id: int,
+        *,
+        wall_ahead_us: int = 0,  # noqa: ARG002 - no clock is set wrong here
+    ) -> None:
         """Write a snapshot, then delete the segments that are no longer needed."""
 
         def job() -> None:

@@ -7,6 +7,9 @@ So it listens on a Unix socket that only this process can reach, and every conne
 one of these. Until `open_up` a peer is a stranger: nothing is connected to the server before
 the peer has sent its preface, and no more bytes than its allowance are passed on.
 
+What the bytes mean is not known here. Whoever makes a connection may look at each chunk, in
+either direction, before it is passed on, and refuse it: then the connection is closed without.
+
 A relay is a thread with its connections; the event loop never touches their bytes. What happens
 to a connection happens on the thread of its relay: others use `post`.
 """
@@ -22,6 +25,8 @@ from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from threading import Thread
 from typing import Final
 
+from braidmq.base.errors import BraidError
+
 CHUNK_BYTES: Final = 256 * 1024
 """What is moved at once, and the most that waits in each direction of a connection."""
 
@@ -36,6 +41,18 @@ KEEPALIVE_S: Final = 60
 
 Socket = socket.socket | ssl.SSLSocket
 _AGAIN: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+Inspect = Callable[[memoryview], None]
+"""Looks at a chunk before it is passed on; raises `RefusedBytesError` if it must not be."""
+
+
+class RefusedBytesError(BraidError):
+    """Bytes must not be passed on, so their connection is closed; *reason* names the limit."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class Allowance:
@@ -70,9 +87,10 @@ class Allowance:
 class Flow:
     """One direction of a connection."""
 
-    __slots__ = ("has_ended", "is_over", "moved", "unsent")
+    __slots__ = ("has_ended", "inspect", "is_over", "moved", "unsent")
 
-    def __init__(self) -> None:
+    def __init__(self, inspect: Inspect | None = None) -> None:
+        self.inspect = inspect
         self.unsent: bytes | memoryview = b""
         self.moved = 0
         self.has_ended = False  # the source will send nothing more
@@ -82,7 +100,8 @@ class Flow:
 class Relayed:
     """One connection: the peer's socket, and once it has sent the preface, the server's.
 
-    *connect* opens the server's; *closed* is called on the relay's thread at the end.
+    *connect* opens the server's; *closed* is called on the relay's thread at the end. There,
+    too, *inspect_up* and *inspect_down* look at what is passed on after the preface.
     """
 
     def __init__(
@@ -92,15 +111,18 @@ class Relayed:
         preface: bytes,
         connect: Callable[["Relayed"], socket.socket],
         closed: Callable[["Relayed"], None],
+        inspect_up: Inspect | None = None,
+        inspect_down: Inspect | None = None,
     ) -> None:
         self.peer = peer
         self.server: socket.socket | None = None
         self.preface = preface
         self.connect = connect
         self.closed = closed
+        self.refusal: RefusedBytesError | None = None  # why it was closed, if bytes were
         self.name = ""  # of its end of the server's socket
-        self.up = Flow()
-        self.down = Flow()
+        self.up = Flow(inspect_up)
+        self.down = Flow(inspect_down)
         self.received = 0  # as a stranger, and how much of it is borrowed
         self.borrowed = 0
         self.is_stranger = True
@@ -110,6 +132,11 @@ class Relayed:
         self.is_shaken = not isinstance(peer, ssl.SSLSocket)
         self.masks = {"peer": 0, "server": 0}
         self.relay: Relay | None = None
+
+    def refuse(self, refusal: RefusedBytesError) -> None:
+        """Close the connection at once, for what was passed on already; from any thread."""
+        self.refusal = refusal
+        self.abort()
 
     def abort(self) -> None:
         """Close the connection at once; from any thread."""
@@ -237,6 +264,10 @@ class Relay:
             return
         try:
             more = self._shake_hands(relayed) and self._pump(relayed, up=up, down=down)
+        except RefusedBytesError as error:
+            relayed.refusal = error
+            self.close_one(relayed)
+            return
         except (OSError, ValueError):  # a side has broken off, or does not speak TLS
             self.close_one(relayed)
             return
@@ -313,6 +344,8 @@ class Relay:
                 continue
             if self._allowance is not None and relayed.is_stranger and flow is relayed.up:
                 self._allowance.charge(relayed, count)
+            if flow.inspect is not None:
+                flow.inspect(self._chunk[:count])
             sent = _send(sink, self._chunk[:count])
             flow.moved += sent
             if sent < count:

@@ -68,7 +68,7 @@ SEGMENT_BYTES_LIMIT: Final = 2**32 - 1
 
 assert GAP_KIND <= TYPE_MASK
 
-_PRIORITY_AT: Final = 29  # in a row: after id, time, offset, length, topic and qos
+PRIORITY_AT: Final = 29  # in a row: after id, time, offset, length, topic and qos
 
 _I32_MAX: Final = 2**31 - 1
 _U32_SPAN: Final = 2**32
@@ -423,7 +423,7 @@ def select_rows(  # noqa: PLR0917 - called once per block, from one place
         topics: list[int] = words[6::8].tolist()
         wanted = [i for i, number in enumerate(topics) if number == topic]
     if priority != -1:
-        priorities = rows[_PRIORITY_AT::ROW_BYTES]
+        priorities = rows[PRIORITY_AT::ROW_BYTES]
         wanted = [i for i in wanted if priorities[i] == priority]
     chosen.reached_id = min(ids[-1], up_to)
     out_ids = chosen.ids

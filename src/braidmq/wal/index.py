@@ -11,7 +11,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from braidmq.base.records import GAP_KIND
+from braidmq.base.records import CLOCK_KIND, GAP_KIND
 from braidmq.wal.disk import LOG_DIR, File, Files, read_all, write_all
 from braidmq.wal.format import HEADER_BYTES, INDEX_MAGIC, ROW_BYTES, checksum, encode_header
 from braidmq.wal.memory import MemoryFile
@@ -174,6 +174,7 @@ class IndexWriter:
         self.first_id = first_id
         self.rows = 0
         self.gap_count = 0
+        self.has_steps = False
         self.topics: dict[bytes, int] = {b"": 0}
         self._sums = BlockSums(ROW_BLOCK_BYTES)
         self._numbers = TopicNumbers()
@@ -208,6 +209,7 @@ class IndexWriter:
         """Account for *rows*, which are now in the file."""
         self.rows += len(rows) // ROW_BYTES
         self.gap_count += gap_count
+        self.has_steps = self.has_steps or CLOCK_KIND in rows[_KIND_AT::ROW_BYTES]
         self._sums.update(rows)
         self._numbers.update(rows, len(self.topics) - 1)
 

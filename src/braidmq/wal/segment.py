@@ -172,7 +172,10 @@ class ActiveSegment:
         Raises:
             OSError: The index is incomplete; `unseal_index` lets it grow again.
         """
-        trailer = Trailer(self.index.rows, self.next_id - 1, self.size, self.index.gap_count)
+        index = self.index
+        trailer = Trailer(
+            index.rows, self.next_id - 1, self.size, index.gap_count, has_steps=index.has_steps
+        )
         self.index.seal(trailer, self.blocks.all())
 
     def unseal_index(self) -> None:

@@ -22,6 +22,7 @@ the trailer
 | topic count | gap count | tables crc | crc | magic |
 +-------------+-----------+------------+-----+-------+
 
+gap count   bits 0-30; bit 31 says that a CLOCK record is in the segment: timestamps may go back
 tables crc  CRC-32C of topics, topic numbers, row sums and block sums
 crc         CRC-32C of the 60 bytes before it
 """
@@ -62,6 +63,7 @@ _TRAILER: Final = Struct(
     "8s"  # magic
 )
 _CRC_AT: Final = 60
+_STEPS_BIT: Final = 1 << 31
 
 assert _TRAILER.size == TRAILER_BYTES
 
@@ -74,6 +76,7 @@ class Trailer:
     last_id: int
     segment_bytes: int
     gap_count: int
+    has_steps: bool = False
     topics_at: int = 0
     row_sums_at: int = 0
     block_sums_at: int = 0
@@ -119,7 +122,7 @@ def encode_tables(
         row_sums_at,
         row_sums_at + len(row_bytes),
         len(topics),
-        trailer.gap_count,
+        trailer.gap_count | (_STEPS_BIT if trailer.has_steps else 0),
         checksum(tables),
         0,
         TRAILER_MAGIC,
@@ -137,7 +140,7 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
     rows, last_id, segment_bytes, topics_at, row_sums_at, block_sums_at, *rest = (
         _TRAILER.unpack(data)
     )
-    topic_count, gap_count, tables_crc, crc, _ = rest
+    topic_count, gaps, tables_crc, crc, _ = rest
     if checksum(data[:_CRC_AT]) != crc or topics_at != HEADER_BYTES + rows * ROW_BYTES:
         return None
     numbers_at = row_sums_at - rows * number_bytes(topic_count)
@@ -151,7 +154,8 @@ def decode_trailer(data: bytes, file_bytes: int) -> Trailer | None:
         rows,
         last_id,
         segment_bytes,
-        gap_count,
+        gaps & ~_STEPS_BIT,
+        has_steps=bool(gaps & _STEPS_BIT),
         topics_at=topics_at,
         row_sums_at=row_sums_at,
         block_sums_at=block_sums_at,

@@ -21,7 +21,7 @@ from typing import NoReturn, TypeVar
 from braidmq.base.errors import LogFullError, LogPoisonedError
 from braidmq.base.ids import ID_MAX
 from braidmq.wal.browse import Bounds, Browser, FoundIds
-from braidmq.wal.counting import RowCounter
+from braidmq.wal.counting import Count, RowCounter
 from braidmq.wal.disk import LOG_DIR, PASSING_ERRNOS, Files
 from braidmq.wal.failures import Unfinished, failure_of, reading
 from braidmq.wal.floor import DurableFloor, Floor
@@ -79,7 +79,7 @@ class Wal:
         self._mark = DurableMark(files)
         self._reserve = Reserve(files, options.segment_bytes)
         self._reader = Reader(files, describe)
-        self._scrubber = Scrubber(self._reader)
+        self._scrubber = Scrubber(self._reader, files.exists, lambda: self._view)
         self._browser = Browser(self._reader)
         self._counter = RowCounter(self._reader)
         self.stats = WalStats()
@@ -429,9 +429,9 @@ class Wal:
         steps = self.steps.step_ids()
         return self._on_view(lambda view: self._browser.first_at(view, time_us, steps))
 
-    def count(self, topic: bytes, ranges: list[tuple[int, int]], *, priority: int = -1) -> int:
-        """Return how many messages of *topic* are in *ranges*, first to last id; as `read`."""
-        return self._on_view(lambda view: self._counter.count(view, topic, ranges, priority))
+    def count(self, count: Count, rows_max: int) -> bool:
+        """Take *count* some *rows_max* further; return if it is complete; raises as `read`."""
+        return self._on_view(lambda view: self._counter.go_on(view, count, rows_max))
 
     def _on_view(self, read: Callable[[LogView], T]) -> T:
         """Call *read* with the current view; repeat if retention deleted a segment of it."""
@@ -444,6 +444,7 @@ class Wal:
                 # Retention replaces the view before it removes a file. If the view starts
                 # where it did, something else took the segment.
                 if view.first_id == self._view.first_id:
+                    self._scrubber.check_there(*view.sealed)
                     lost = view.first_id, view.committed_id
                     raise damage(view.first_id, lost, f"missing segment: {error}") from error
 
@@ -453,7 +454,7 @@ class Wal:
         Returns how many bytes were verified; 0 if no segment is sealed.
 
         Raises:
-            DamagedLogError: A sealed segment is damaged.
+            DamagedLogError: A sealed segment is damaged, or a segment is missing.
         """
         with reading(LOG_DIR):
             return self._scrubber.scrub(self._view, bytes_max)
@@ -462,14 +463,10 @@ class Wal:
         """Verify all of a sealed segment; do nothing if retention has deleted it.
 
         Raises:
-            DamagedLogError: It is damaged.
+            DamagedLogError: It is damaged, or missing.
         """
-        try:
-            with reading(segment.path):
-                self._scrubber.verify(self._view, segment)
-        except FileNotFoundError:
-            if segment.first_id >= self._view.first_id:
-                raise
+        with reading(segment.path):
+            self._scrubber.verify(self._view, segment)
 
     def segments(self) -> list[SegmentInfo]:
         """Return all segments in order; the last is the active one."""

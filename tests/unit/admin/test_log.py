@@ -76,6 +76,24 @@ async def test_a_check_finds_the_damaged_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_check_finds_the_missing_segment(tmp_path: Path) -> None:
+    """It is damage like any other, by which the broker ends, and no error of the request."""
+    world = filled(Disk(tmp_path))
+    (tmp_path / "wal" / "00000000000000000002.wal").unlink()
+    found = await world.status.log.verify()
+
+    assert [True, False, True, None] == [one.verified for one in found.segments]
+    await asyncio.sleep(0)  # the answer goes out first
+    failed = world.engine.failed
+    assert isinstance(failed, DamagedLogError)
+    assert ("wal/00000000000000000002.wal", 2, 2) == (
+        failed.segment,
+        failed.first_id,
+        failed.last_id,
+    )
+
+
+@pytest.mark.asyncio
 async def test_concurrent_requests_share_one_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the whole log once is enough work."""
     read: list[int] = []

@@ -84,9 +84,11 @@ class EagerLog(InlineLog):
         super().read(request)
         self._soon()
 
-    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
+    def save(
+        self, last_id: int, parts: list[bytes], needed_id: int, *, wall_ahead_us: int = 0
+    ) -> None:
         """Save a snapshot."""
-        super().save(last_id, parts, needed_id)
+        super().save(last_id, parts, needed_id, wall_ahead_us=wall_ahead_us)
         self._soon()
 
     def make_room(self) -> None:

@@ -288,7 +288,7 @@ def test_a_blocked_publisher_is_woken_and_refused(event: str) -> None:
     broker = drive.broker
     publisher = peer_of("ada")
     before = broker.admission.judge(drive.message("q"), "", drive.now_us)
-    drive.queue("q").blocked.append(publisher)
+    drive.queue("q").line().append(publisher)
     if event == "drain":
         broker.admission.drain(DRAINING)
     else:

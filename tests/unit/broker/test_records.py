@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.base.errors import UnknownRecordError
+from braidmq.base.records import KIND_NAMES
 from braidmq.broker import records
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.policy import Policy, of_values
@@ -401,3 +402,13 @@ def test_an_unknown_record_type_is_refused(kind: int) -> None:
     """A newer version's record is never guessed at; type 0 is never written."""
     with pytest.raises(UnknownRecordError, match=f"type {kind}$"):
         records.describe(bytes([kind]) + b"anything")
+
+
+def test_every_type_has_the_name_of_its_constant() -> None:
+    """A record whose type has no name is unknown, so a new one cannot be forgotten."""
+    named = {name.upper().replace(" ", "_"): kind for kind, name in KIND_NAMES.items()}
+
+    assert named == {name: getattr(records, name) for name in named}
+    for kind in set(range(256)) - set(KIND_NAMES):
+        with pytest.raises(UnknownRecordError):
+            records.describe(bytes([kind]) + bytes(64))

@@ -106,14 +106,12 @@ def test_dead_letters_are_never_exhausted() -> None:
 
 
 def test_a_queues_rules_follow_its_policy() -> None:
-    """They say where dead letters go, if anywhere, and that expired messages become some."""
+    """They say whether there are dead letters, and that expired messages become some."""
     declared = Policy()
-    declared.dead_letter_name = "grave"
     declared.dead_letters = False
     rules = of_policy(declared, Settings())
 
-    assert ("grave", False, True, NO_BOUND) == (
-        rules.dead_letter_topic,
+    assert (False, True, NO_BOUND) == (
         rules.dead_letters,
         rules.expired_are_letters,
         rules.in_flight_max,
@@ -124,11 +122,10 @@ def test_a_subscriptions_rules_follow_the_settings() -> None:
     """Expired messages are dropped, and the window bounds the messages in flight."""
     rules = Rules(Settings(max_retries=7, window=12))
 
-    assert (7, 12, True, "", False, False) == (
+    assert (7, 12, True, False, False) == (
         rules.attempts_max,
         rules.in_flight_max,
         rules.dead_letters,
-        rules.dead_letter_topic,
         rules.expired_are_letters,
         rules.first_goes_alone,
     )

@@ -1,13 +1,17 @@
 """Queue state: replay of each record, snapshots, and recovery after a restart."""
 
+from typing import NoReturn
+
 import pytest
 
-from braidmq.broker import dead_letters, records
+from braidmq.broker import dead_letters, records, state
+from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.acknowledgements import Progress
 from braidmq.broker.delivery.queue import Queue
 from braidmq.broker.policy import (
     DROP_OLDEST,
     FAN_OUT_WITH_ACK,
+    FAN_OUT_WITHOUT_ACK,
     PRIORITY_BASED,
     ROUND_ROBIN,
     Policy,
@@ -47,6 +51,30 @@ def test_a_replayed_deletion_deletes_only_that_queue() -> None:
 
     assert 1 == broker.queues.by_name["q"].waiting()
     assert {4} == set(broker.queues.channels)
+
+
+class Unlisted(dict[str, Queue]):
+    """The queues of a broker, which are not to be gone through."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "mode", [ROUND_ROBIN, PRIORITY_BASED, FAN_OUT_WITH_ACK, FAN_OUT_WITHOUT_ACK]
+)
+def test_a_replayed_deletion_finds_its_queue_by_its_id(mode: int) -> None:
+    """A log of many deletions does not take a start that grows with the number of queues."""
+    broker = Broker(Settings())
+    state.replay(broker, 1, declare(mode))
+    other = records.encode_declare("other", policy_of(mode=mode), 99)
+    state.replay(broker, 2, other)
+    broker.queues.by_name = Unlisted(broker.queues.by_name)
+    for queue_id in (3, 1):  # of none, and of the first
+        state.replay(broker, 3, records.encode_delete(queue_id))
+
+    topics = {channel.topic.name for channel in broker.queues.channels.values()}
+    assert ({"other"}, ["other"]) == (topics, list(broker.queues.by_name))
 
 
 def test_replayed_progress_of_a_lane_is_counted() -> None:

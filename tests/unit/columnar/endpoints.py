@@ -11,7 +11,7 @@ import pyarrow.flight as fl
 from braidmq.broker.authorize import Principal
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.connections import Connection
-from braidmq.columnar.flight.requests import Message
+from braidmq.columnar.flight.requests import Message, Ready, encode
 from braidmq.columnar.loss import Loss
 from braidmq.server.flight.calls import Calls
 from braidmq.server.flight.reading import Reading
@@ -105,6 +105,7 @@ class Scripted(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no type
         reader: fl.MetadataRecordBatchReader,
         writer: fl.FlightMetadataWriter,
     ) -> None:
+        writer.write(encode(Ready()))
         for batch, mark in reader:
             self.received.append((len(batch), mark and mark.to_pybytes()))
             if self._error is not None:

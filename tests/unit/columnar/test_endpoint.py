@@ -129,6 +129,7 @@ def test_counts_and_times_are_those_of_the_directory(
     """Number for number."""
     same(log, "topic_counts", **wanted)
     same(log, "offset_at", time_us=moment)
+    same(log, "offset_behind", time_us=moment)
     same(log, "offsets")
 
 

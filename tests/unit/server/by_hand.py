@@ -38,7 +38,9 @@ class HandLog:
     def count(self, wanted: list[Recount]) -> None:
         self.counts.append(wanted)
 
-    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
+    def save(
+        self, last_id: int, parts: list[bytes], needed_id: int, *, wall_ahead_us: int
+    ) -> None:
         self.saved.append(last_id)
 
     def make_room(self) -> None:

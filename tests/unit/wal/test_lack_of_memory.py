@@ -14,6 +14,7 @@ from braidmq.base.build import is_compiled
 from braidmq.base.errors import LogScarceError
 from braidmq.testing.disk import FakeDisk
 from braidmq.wal import snapshots
+from braidmq.wal.counting import Count, Tally
 from braidmq.wal.maintenance.survey import verify
 from braidmq.wal.segment import list_segments, segment_path
 from braidmq.wal.wal import Wal
@@ -166,7 +167,8 @@ def test_reads_are_tried_again() -> None:
 
     def make() -> Callable[[], object]:
         wal = open_log(log.disk.kill())
-        return lambda: (wal.scrub(100_000), wal.count(b"t", [(1, 60)]), read(wal))
+        count = Count([Tally(b"t", [(1, 60)])])
+        return lambda: (wal.scrub(100_000), wal.count(count, 100), read(wal))
 
     for _ in lacking(make):
         pass

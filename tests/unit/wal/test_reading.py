@@ -324,13 +324,20 @@ def test_an_index_that_has_no_room_is_made_in_memory() -> None:
 
 
 def test_a_missing_segment_is_damage() -> None:
-    """Retention did not delete it, so the error says that it is missing."""
+    """Retention did not delete it, so the error says which one is missing."""
     disk = FakeDisk()
     wal = open_log(disk)
-    write(wal, *batches_of(BODIES, 4))
-    disk.remove(FIRST)
-    with pytest.raises(DamagedLogError, match="missing segment"):
+    write(wal, *batches_of(BODIES * 3, 4))
+    segment = wal.segments()[1]
+    disk.remove(segment.path)
+    with pytest.raises(DamagedLogError, match="missing segment") as caught:
         read_everything(wal)
+    found = caught.value
+    assert (segment.path, segment.first_id, segment.last_id) == (
+        found.segment,
+        found.first_id,
+        found.last_id,
+    )
 
 
 def test_an_index_that_cannot_be_rebuilt_fails_the_read() -> None:

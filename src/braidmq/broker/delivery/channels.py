@@ -223,16 +223,36 @@ class InFlight:
         return None
 
 
+# What positions share, since most have nothing to keep there; `Position` replaces them first.
+_NO_PEERS: Final[list[Peer]] = []
+_NO_ATTEMPTS: Final[dict[int, int]] = {}
+
+
 @final
 class Position:
     """Where a channel is in the log, and what it knows of the messages after that point."""
+
+    # One for each subscription, four for a queue with priorities: they add up.
+    __slots__ = (
+        "aside",
+        "behind",
+        "cursor",
+        "handed_id",
+        "heard",
+        "known_attempts",
+        "reading",
+        "settled",
+        "tail",
+        "waiters",
+        "window",
+    )
 
     def __init__(self) -> None:
         self.cursor: int = 0  # everything up to it was taken in, or is settled
         self.tail: int = 0  # the last message that was taken in
         self.behind: bool = False  # the log holds more than was taken in
         self.reading: bool = False  # a piece of the backlog was requested and is not here yet
-        self.waiters: list[Peer] = []  # peers whose answers need that piece
+        self.waiters: list[Peer] = _NO_PEERS  # whose answers need that piece; see `wait`
         self.window: int = 0  # messages that may wait in memory now, up to its rules' window
         self.aside: bool = False  # of a subscription: publishes pass it by (`audience`)
         self.heard: int = 0  # while aside: the first number in its ring that is for it
@@ -240,7 +260,7 @@ class Position:
         # What is known of messages that are not taken in yet: from before a restart, or because
         # they were replayed ahead of the others.
         self.settled: Settled | None = None
-        self.known_attempts: dict[int, int] = {}
+        self.known_attempts: dict[int, int] = _NO_ATTEMPTS  # added to by `know_attempts`
 
     def begin(self, first_id: int) -> None:
         """Start after *first_id*: messages above it belong to the channel."""
@@ -253,12 +273,35 @@ class Position:
         self.cursor = last_id
         self.tail = last_id
         self.behind = False
-        self.known_attempts = {}
+        self.known_attempts = _NO_ATTEMPTS
 
     def forget_settled(self) -> None:
         """Drop what is known of the backlog: there is none."""
         self.settled = None
-        self.known_attempts = {}
+        self.known_attempts = _NO_ATTEMPTS
+
+    def know_attempts(self, attempts: dict[int, int]) -> None:
+        """Note how often messages that are not taken in yet were handed out."""
+        if attempts and self.known_attempts is _NO_ATTEMPTS:
+            self.known_attempts = {}
+        self.known_attempts.update(attempts)
+
+    def wait(self, peer: Peer) -> None:
+        """Have a peer woken when the piece that was requested is here."""
+        if self.waiters is _NO_PEERS:
+            self.waiters = []
+        self.waiters.append(peer)
+
+    def stop_waiting(self, peer: Peer) -> None:
+        """Forget a peer that is gone."""
+        if self.waiters:
+            self.waiters = [other for other in self.waiters if other is not peer]
+
+    def take_waiters(self) -> list[Peer]:
+        """Take the peers to be woken."""
+        waiters = self.waiters
+        self.waiters = _NO_PEERS
+        return waiters
 
     def is_known_open(self, tag: int) -> bool:
         """Say whether *tag* was handed out before a restart and is not taken in yet."""
@@ -431,7 +474,7 @@ class Channel:
         for after, last in made.ranges:
             position.settled.add(after, last)
         position.handed_id = max(position.handed_id, made.handed_id)
-        position.known_attempts.update(made.attempts)
+        position.know_attempts(made.attempts)
 
     def recover(self, now_us: int) -> None:  # noqa: ARG002 - subscriptions have leases
         """Begin to work after a restart: everything that is not settled waits in the log."""
@@ -448,7 +491,8 @@ class Channel:
 
 def open_attempts(known: dict[int, int], settled: Settled) -> dict[int, int]:
     """Return those of the *known* attempts whose messages are not settled."""
-    return {i: attempts for i, attempts in known.items() if not settled.contains(i)}
+    left = {i: attempts for i, attempts in known.items() if not settled.contains(i)}
+    return left or _NO_ATTEMPTS
 
 
 def _entry_id(entry: Entry) -> int:

@@ -284,9 +284,8 @@ class Dispatch:
                 self.subscriptions.wake(channel)
         # Each peer asks again, and so requests the next piece if this one did not reach its
         # message.
-        for peer in position.waiters:
+        for peer in position.take_waiters():
             self.effects.touch(peer)
-        position.waiters = []
 
 
 def stored(topic: Topic, message_id: int, record: bytes) -> Message:

@@ -30,6 +30,9 @@ from braidmq.broker.topics import Message, Topic, decode_headers, encode_headers
 KEY_ID_BYTES: Final = 8
 """A key's id is the beginning of the public key."""
 
+_LISTED_PER_ROW: Final = 64
+"""Followers of a topic whose list takes as long to copy as another row takes to look at."""
+
 
 @final
 class Follower:
@@ -112,6 +115,10 @@ class Follower:
         self.last_used_us = now_us  # no record says when its peer left
 
 
+def _owner_of(follower: Follower) -> tuple[str, str, bytes]:
+    return follower.topic.name, follower.principal, follower.key
+
+
 @final
 class Followers:
     """Every follower by its id, and delivery to them."""
@@ -126,6 +133,10 @@ class Followers:
         self._outgoing: Outgoing = pushing.settling.outgoing
         self._accounts: Accounts = pushing.settling.topics.accounts
         self._unrecorded: int = 0  # the lowest id of a follower without a record
+        # A round of `end_overdue`: who is yet to be looked at, who is away, and who is here.
+        self._unseen: list[Follower] = []
+        self._away: list[Follower] = []
+        self._here: set[tuple[str, str, bytes]] = set()
 
     # A follower's life.
 
@@ -278,35 +289,52 @@ class Followers:
         topic = follower.topic
         topic.followers = [other for other in topic.followers if other is not follower]
 
-    def end_overdue(self, now_us: int) -> None:
-        """End followers that are away for too long, or no longer needed."""
+    def end_overdue(self, now_us: int, rows_max: int) -> bool:
+        """End followers that are away for too long, or no longer needed; say if all had a turn.
+
+        Those that come, go or catch up between the turns are judged in the next round.
+        """
+        if not self.is_in_round():
+            self._unseen = list(self.by_id.values())
+            self._here = set()
+        rows = 0
+        # First who is here, so that only for those the others are searched for twins: with many
+        # that are away in one topic, each with all others would be too much.
+        while self._unseen and rows < rows_max:
+            follower = self._unseen.pop()
+            rows += 1
+            if follower.peer is None:
+                self._away.append(follower)
+            else:
+                self._here.add(_owner_of(follower))
+        while self._away and rows < rows_max:
+            follower = self._away.pop()
+            rows += 1
+            if follower.peer is not None or self.by_id.get(follower.id) is not follower:
+                continue  # it has returned, or ended, meanwhile
+            if self._is_overdue(follower, now_us):
+                rows += len(follower.topic.followers) // _LISTED_PER_ROW  # a list made anew
+                self._end_overdue(follower)
+        return not self.is_in_round()
+
+    def is_in_round(self) -> bool:
+        """Say whether `end_overdue` has begun a round that is not over."""
+        return bool(self._unseen or self._away)
+
+    def _is_overdue(self, follower: Follower, now_us: int) -> bool:
         offline_us = self._settings.offline_us
-        # Who is here, so that only for those the others are searched for twins: with many that
-        # are away in one topic, each with all others would be too much.
-        here = {
-            (follower.topic.name, follower.principal, follower.key)
-            for follower in self.by_id.values()
-            if follower.peer is not None
-        }
-        over = [
-            follower
-            for follower in self.by_id.values()
-            if follower.peer is None
-            and (
-                follower.last_used_us + offline_us <= now_us
-                or offline_us == 0
-                or (
-                    (follower.topic.name, follower.principal, follower.key) in here
-                    and not self._may_miss(follower)
-                )
-            )
-        ]
-        for follower in over:
-            self.end(follower, records.ENDED_BY_LEASE)
-            self.stats.leases_ended += 1
-            self.effects.leases_over.append(
-                LeaseOver(follower.id, follower.topic.name, follower.principal)
-            )
+        return (
+            follower.last_used_us + offline_us <= now_us
+            or offline_us == 0
+            or (_owner_of(follower) in self._here and not self._may_miss(follower))
+        )
+
+    def _end_overdue(self, follower: Follower) -> None:
+        self.end(follower, records.ENDED_BY_LEASE)
+        self.stats.leases_ended += 1
+        self.effects.leases_over.append(
+            LeaseOver(follower.id, follower.topic.name, follower.principal)
+        )
 
     def needed_id(self, committed_id: int) -> int:
         """Return the lowest id that a follower still needs from the log."""

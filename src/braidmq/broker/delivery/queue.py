@@ -46,6 +46,11 @@ _LANE_SHIFT: Final = 60
 """Lane ids differ from each other from this bit on, which no id of a log ever reaches."""
 
 
+def lane_id(queue_id: int, priority: int) -> int:
+    """Return the id of a queue's lane; the only one of a queue without priorities has -1."""
+    return queue_id + (priority + 1 << _LANE_SHIFT)
+
+
 class QueueChannel(Channel):
     """A part of a queue; unlike a subscription it knows how much is not settled."""
 
@@ -286,6 +291,12 @@ class QueueConsumer(Holder):
         return False
 
 
+# What queues share, since most have none of these; `Queue` replaces them before it adds to one.
+NO_CONSUMERS: Final[list[QueueConsumer]] = []
+_NO_LINE: Final[list[Peer]] = []
+_NONE_UNSENDABLE: Final[list[Entry]] = []
+
+
 @final
 class Queue:
     """One queue: its channels, its consumers, and the publishers that wait for room in it."""
@@ -301,13 +312,11 @@ class Queue:
         self.created_us: int = created_us
         self.lanes: list[Lane] = []  # by priority; none in a fan-out
         self.ledger: Ledger | None = None  # of a fan-out
-        self.consumers: list[QueueConsumer] = []
-        self.blocked: list[Peer] = []  # publishers that wait for room
+        self.consumers: list[QueueConsumer] = NO_CONSUMERS
+        self.blocked: list[Peer] = _NO_LINE  # publishers that wait for room; see `line`
         self.pending: int = 0  # durable messages that are accepted and not committed
         self.replaying: int = 0  # dead letters that are still to be sent back
-        self.unsendable: list[Entry] = []  # dead letters whose origin is not credible
-        if not rules.dead_letter_topic:
-            rules.dead_letter_topic = dead_letters.queue_for(topic.name)
+        self.unsendable: list[Entry] = _NONE_UNSENDABLE  # letters of an origin not credible
         # By rising priority, as are a snapshot's rows; `_hand_out_any` starts at the end.
         if policy.mode == PRIORITY_BASED:
             self.lanes = [Lane(self, priority) for priority in range(PRIORITY_CRITICAL + 1)]
@@ -324,15 +333,51 @@ class Queue:
         self.id = queue_id
         for lane in self.lanes:
             lane.begin(queue_id)
-            lane.id = queue_id + (lane.priority + 1 << _LANE_SHIFT)
+            lane.id = lane_id(queue_id, lane.priority)
         if self.ledger is not None:
             self.ledger.begin(queue_id)
 
-    def lift_limits(self) -> None:
-        """Obey no bound, TTL or attempt limit any more: it holds dead letters."""
+    def add_consumer(self, consumer: QueueConsumer) -> None:
+        """List a consumer."""
+        if self.consumers is NO_CONSUMERS:
+            self.consumers = []
+        self.consumers.append(consumer)
+
+    def line(self) -> list[Peer]:
+        """Return the publishers that wait for room, to join them."""
+        if self.blocked is _NO_LINE:
+            self.blocked = []
+        return self.blocked
+
+    def take_line(self) -> list[Peer]:
+        """Take the publishers that wait for room: they ask again."""
+        blocked = self.blocked
+        self.blocked = _NO_LINE
+        return blocked
+
+    def add_unsendable(self, entry: Entry) -> None:
+        """Note a dead letter that a replay must not meet again."""
+        if self.unsendable is _NONE_UNSENDABLE:
+            self.unsendable = []
+        self.unsendable.append(entry)
+
+    def take_unsendable(self) -> list[Entry]:
+        """Take the dead letters that a replay could not send."""
+        unsendable = self.unsendable
+        self.unsendable = _NONE_UNSENDABLE
+        return unsendable
+
+    def letters_name(self) -> str:
+        """Return the name of the queue for its dead letters."""
+        return self.policy.dead_letter_name or dead_letters.queue_for(self.topic.name)
+
+    def lift_limits(self, rules: Rules) -> None:
+        """Obey no bound or TTL any more, and the *rules* of a queue that holds dead letters."""
         self.size_max = 0
         self.ttl_us = 0
-        self.rules.lift_limits()
+        self.rules = rules
+        for channel in self.channels():
+            channel.rules = rules
 
     def lane_of(self, priority: int) -> Lane:
         """Return the lane that a message of *priority* belongs to."""

@@ -22,6 +22,7 @@ from braidmq.broker.delivery.channels import (
 )
 from braidmq.broker.delivery.pushing import Pushing
 from braidmq.broker.delivery.queue import (
+    NO_CONSUMERS,
     QUEUES_MAX,
     TOO_MANY,
     Ledger,
@@ -33,7 +34,7 @@ from braidmq.broker.delivery.replays import Replays
 from braidmq.broker.delivery.settling import Settling, queue_of, view_of
 from braidmq.broker.delivery.windows import Windows
 from braidmq.broker.outgoing import Declared, Deleted, Effects, Outgoing
-from braidmq.broker.policy import Policy, for_dead_letters, of_policy, rounded_up
+from braidmq.broker.policy import Policy, SharedRules, for_dead_letters, rounded_up
 from braidmq.broker.quotas import QUEUES, Account
 from braidmq.broker.settings import Settings
 from braidmq.broker.stats import Stats
@@ -58,6 +59,7 @@ class Queues:
         self.stats: Stats = pushing.stats
         self.replays: Replays = Replays(pushing.settling, self)
         self._settings: Settings = settings
+        self._shared: SharedRules = SharedRules(settings)
         self._outgoing: Outgoing = pushing.settling.outgoing
         self._round: list[Queue] = []  # queues that maintenance has yet to come to
         self._letter_names: set[str] = set()  # that other queues declared for dead letters
@@ -119,7 +121,8 @@ class Queues:
 
     def new(self, topic: Topic, declared: Policy, created_us: int) -> Queue:
         """Return a queue that has not begun yet."""
-        return Queue(topic, declared, of_policy(declared, self._settings), created_us)
+        policy = self._shared.policy(declared)
+        return Queue(topic, policy, self._shared.rules(policy), created_us)
 
     def begin(self, queue: Queue, queue_id: int) -> None:
         """List a queue: it keeps what comes to its topic from *queue_id* on."""
@@ -135,9 +138,12 @@ class Queues:
         if letters:
             self._letter_names.add(letters)
             if letters in self.by_name:
-                self.by_name[letters].lift_limits()
+                self._lift_limits(self.by_name[letters])
         if queue.topic.name in self._letter_names:
-            queue.lift_limits()
+            self._lift_limits(queue)
+
+    def _lift_limits(self, queue: Queue) -> None:
+        queue.lift_limits(self._shared.rules(for_dead_letters()))
 
     def delete(self, queue: Queue) -> int:
         """End a queue with all that waits in it; return the id to be committed for it."""
@@ -154,12 +160,12 @@ class Queues:
         for channel in queue.durable_channels():
             self.settling.forget(channel)
             self.channels.pop(channel.id, None)
-        queue.consumers = []
+        queue.consumers = NO_CONSUMERS
         self.replays.end(queue)
         self.give(queue, None)
         queue.topic.queue = None
         self.by_name.pop(queue.topic.name, None)
-        self._unblock(queue)
+        self.unblock(queue)
 
     def all_channels(self) -> list[Channel]:
         """Return the lanes, ledgers and views of all queues."""
@@ -208,13 +214,13 @@ class Queues:
             channel.rest()
             if queue.ttl_us > 0:
                 self.effects.read_ahead(channel)
-        self._unblock(queue)
+        self.unblock(queue)
         return rows
 
-    def unblock(self) -> None:
-        """Wake the publishers that wait for room in queues that have some now."""
-        for queue in self.by_name.values():
-            self._unblock(queue)
+    def unblock(self, queue: Queue) -> None:
+        """Wake the publishers that wait for room in a queue, if it has some or has ended."""
+        if queue.blocked and (queue.topic.queue is not queue or queue.has_room()):
+            self._wake(queue)
 
     def wake_blocked(self) -> None:
         """Wake every publisher that waits for room, even where there is none."""
@@ -317,7 +323,7 @@ class Queues:
                     queue.consumers.remove(consumer)
                     queue.consumers.append(consumer)
         if queue.blocked:
-            self._unblock(queue)
+            self.unblock(queue)
 
     def _pump_views(self, queue: Queue, ledger: Ledger, now_us: int) -> None:
         volatile = ledger.volatile
@@ -355,16 +361,9 @@ class Queues:
                 return False  # no message of a lower priority goes before them
         return False
 
-    def _unblock(self, queue: Queue) -> None:
-        """Wake the publishers that wait for room in a queue, if it has some or has ended."""
-        if queue.blocked and (queue.topic.queue is not queue or queue.has_room()):
-            self._wake(queue)
-
     def _wake(self, queue: Queue) -> None:
         """Have the publishers that wait for room in a queue ask for a verdict again."""
-        blocked = queue.blocked
-        queue.blocked = []
-        for peer in blocked:
+        for peer in queue.take_line():
             self.effects.touch(peer)
 
     # Consumers come and go.
@@ -378,7 +377,7 @@ class Queues:
                 view = queue.new_view(queue.ledger)
             consumer = QueueConsumer(peer, queue, view)
             peer.queue_consumers[queue.id] = consumer
-            queue.consumers.append(consumer)
+            queue.add_consumer(consumer)
         consumer.prefetch = prefetch
         return consumer
 
@@ -391,7 +390,8 @@ class Queues:
         The caller removes the consumer from its peer.
         """
         queue = consumer.queue
-        queue.consumers = [other for other in queue.consumers if other is not consumer]
+        left = [other for other in queue.consumers if other is not consumer]
+        queue.consumers = left or NO_CONSUMERS
         if consumer.view is not None:
             self._close_view(consumer.view, now_us, counted=counted)
         elif consumer.held:
@@ -413,8 +413,7 @@ class Queues:
         """End a subscriber's view; what no subscriber has acknowledged waits in the ledger."""
         # The next subscriber continues the count of attempts.
         ledger = view.ledger
-        known = ledger.position.known_attempts
-        known.update(view.position.known_attempts)
+        known = {**ledger.position.known_attempts, **view.position.known_attempts}
         left: list[Entry] = []
         for entry in view.in_flight.all():
             if not ledger.settled().contains(entry.id):
@@ -488,12 +487,12 @@ class Queues:
         before = queue.waiting()
         self.settling.empty(queue, now_us)
         self.stats.dropped.purged += before
-        self._unblock(queue)
+        self.unblock(queue)
         return before
 
     def redirect(self, message: Message, queue: Queue, now_us: int) -> Message | None:
         """Return the dead letter of a message that found its queue full, or None."""
-        topic = self.letters_topic(queue.rules.dead_letter_topic, queue.owner, now_us)
+        topic = self.letters_topic(queue.letters_name(), queue.owner, now_us)
         if topic is None:
             return None
         return dead_letters.letter_of(message, topic, dead_letters.OVERFLOW, now_us=now_us)

@@ -5,17 +5,22 @@ repair gives up, is not settled by anyone and would be counted for ever; a queue
 would then refuse every publish. So the log counts again what it still has, and the difference
 to what the queue expects there is what was lost.
 
-    wanted()  which channels to count again, and where in the log their messages are
-    apply()   correct the number of one of them
+    Survey        which channels to count again, and where in the log their messages are
+    Recount       one of them
+    Corrections   what the log has counted, to be applied
 
 The log counts on another thread. Messages that come, and deliveries that end meanwhile, change
-the number as always: only the difference is subtracted.
+the number as always: only the difference is subtracted. With very many queues a survey and its
+corrections take several turns, as maintenance does.
 """
 
-from typing import final
+from typing import Final, final
 
 from braidmq.broker.delivery.queue import Lane, Ledger, Queue, QueueChannel
 from braidmq.broker.delivery.queues import Queues
+
+ROWS_MAX: Final = 2_000
+"""Channels, and holes in what is settled of them, that are looked at in one turn."""
 
 Ranges = list[tuple[int, int]]
 """Of ids, each from the first to the last."""
@@ -44,16 +49,50 @@ class Recount:
         channel.unsettled = max(held, channel.unsettled - lost)
 
 
-def wanted(queues: Queues, lost: Ranges) -> list[Recount]:
-    """Return what to count again after the ids of *lost* have left the log."""
-    found: list[Recount] = []
-    for queue in queues.by_name.values():
-        for channel in queue.channels():
-            if channel.unsettled > 0 and not channel.ended:
-                recount = _of(queue, channel, lost)
-                if recount is not None:
-                    found.append(recount)
-    return found
+@final
+class Survey:
+    """What to count again after the ids of *lost* have left the log: in the end, `found`."""
+
+    def __init__(self, queues: Queues, lost: Ranges) -> None:
+        self.found: list[Recount] = []
+        self._lost: Ranges = lost
+        self._left: list[Queue] = list(queues.by_name.values()) if lost else []
+
+    def go_on(self, rows_max: int = ROWS_MAX) -> bool:
+        """Look at some more queues; return whether those were the last."""
+        rows = 0
+        while self._left and rows < rows_max:
+            queue = self._left.pop()
+            rows += 1
+            if queue.topic.queue is not queue:
+                continue  # it was deleted meanwhile
+            for channel in queue.channels():
+                rows += 1
+                if channel.unsettled > 0 and not channel.ended:
+                    recount = _of(queue, channel, self._lost)
+                    if recount is not None:
+                        rows += len(recount.ranges)
+                        self.found.append(recount)
+        return not self._left
+
+
+@final
+class Corrections:
+    """What the log has counted, on its way to the queues."""
+
+    def __init__(self, queues: Queues, counts: list[tuple[Recount, int]]) -> None:
+        self._queues: Queues = queues
+        self._left: list[tuple[Recount, int]] = counts
+
+    def go_on(self, rows_max: int = ROWS_MAX) -> bool:
+        """Apply some more; return whether those were the last."""
+        rows = 0
+        while self._left and rows < rows_max:
+            recount, counted = self._left.pop()
+            rows += 1
+            recount.apply(counted)
+            self._queues.unblock(recount.channel.queue)  # there may be room now
+        return not self._left
 
 
 def _of(queue: Queue, channel: QueueChannel, lost: Ranges) -> Recount | None:

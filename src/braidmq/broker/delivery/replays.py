@@ -98,9 +98,7 @@ class Replays:
         """Stop the replay; what could not be sent waits for consumers again."""
         queue.replaying = 0
         self.orders.pop(queue.id, None)
-        unsendable = queue.unsendable
-        queue.unsendable = []
-        for entry in unsendable:
+        for entry in queue.take_unsendable():
             if entry.channel.in_flight.open.get(entry.id) is entry:
                 entry.channel.flight().give_back(entry, last_chance=False)
 
@@ -237,7 +235,7 @@ class Replays:
             # It stays where it is; `unsendable` keeps this replay from meeting it again.
             entry.state = RETURNED
             entry.channel.flight().keep(entry)
-            queue.unsendable.append(entry)
+            queue.add_unsendable(entry)
             return not is_forbidden
         block = dead_letters.headers_sent_back(entry.message.headers)
         letter = dead_letters.moved(entry.message, topic, block, now_us)

@@ -140,7 +140,11 @@ class Settling:
             self.stats.drop(reason)
             self.end_entry(entry, now_us)
             return True
-        name = rules.dead_letter_topic or dead_letters.topic_for(channel.topic.name)
+        queue = channel.queue_of()
+        if queue is None:
+            name = dead_letters.topic_for(channel.topic.name)
+        else:
+            name = queue.letters_name()
         payer = channel.charged_to(self.topics.accounts)
         topic = self.queues.letters_topic(name, payer, now_us)
         if topic is None:
@@ -223,7 +227,7 @@ class Settling:
             ledger.settled().reopen(entry.id)
             ledger.unsettled += 1
             if view.ended:
-                ledger.position.known_attempts[entry.id] = entry.attempts
+                ledger.position.know_attempts({entry.id: entry.attempts})
             return
         # Another subscriber has acknowledged it since. That was not recorded, because the dead
         # letter's record would have settled the message; now it has to be.
@@ -330,9 +334,8 @@ class Settling:
         # Its end is a record of its own; a restart has no use for its progress.
         channel.progress = None
         self.effects.dirty.pop(channel.id, None)
-        for peer in channel.position.waiters:
+        for peer in channel.position.take_waiters():
             self.effects.touch(peer)
-        channel.position.waiters = []
 
 
 def view_of(entry: Entry) -> View:

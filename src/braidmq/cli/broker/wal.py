@@ -175,26 +175,9 @@ def _row(record: "DumpedRecord") -> dict[str, object]:
 
 
 def _kind_name(kind: int) -> str:
-    from braidmq.broker import records
+    from braidmq.base.records import KIND_NAMES
 
-    return {
-        records.MESSAGE: "message",
-        records.DEAD_LETTER: "dead letter",
-        records.SUBSCRIBE: "subscribe",
-        records.UNSUBSCRIBE: "unsubscribe",
-        records.PROGRESS: "progress",
-        records.DECLARE: "declare",
-        records.DELETE: "delete",
-        records.FOLLOW: "follow",
-        records.SINK_ROW: "sink row",
-        records.INTENT: "intent",
-        records.DONE: "done",
-        records.CURSOR: "cursor",
-        records.FIRST_MESSAGE: "first message",
-        records.DECLARE_BY: "declare by",
-        records.END_TOPIC: "end topic",
-        records.GAP: "gap",
-    }.get(kind, f"unknown type {kind}")
+    return KIND_NAMES.get(kind, f"unknown type {kind}")
 
 
 def _iso(timestamp_us: int) -> str:

@@ -91,9 +91,11 @@ class Connection:
         if client is not None:
             client.close()  # outside the lock: it may wait for the network
 
-    def _connected(self) -> fl.FlightClient:
+    def _connected(self, broken: fl.FlightClient | None = None) -> fl.FlightClient:
+        """Return the open connection, or a new one if there is none but a *broken* one."""
         with self._lock:
-            if self._client is None:
+            # The old one is not closed: streams of other threads may still end on it.
+            if self._client is None or self._client is broken:
                 self._client = fl.FlightClient(
                     self.address, tls_root_certs=self._roots, generic_options=_OPTIONS
                 )
@@ -120,7 +122,8 @@ class Connection:
             if not (repeats and was_in_use) or getattr(error, "extra_info", None):
                 raise
             self._has_answered = False
-            given = call(client)
+            # On a new connection: gRPC may not have noticed yet that the old one is gone.
+            given = call(self._connected(broken=client))
         self._has_answered = True
         return given
 

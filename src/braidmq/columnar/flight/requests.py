@@ -2,7 +2,8 @@
 
     a read        DoGet      ticket: `ReadRequest`; the last batch is empty, with `EndOfRead`
     a stage       DoPut      command: `StageRequest`; the last batch is empty, with
-                             `EndOfStage`; the answer is a `Stage`, in the stream of metadata
+                             `EndOfStage`; the answer is a `Stage`, in the stream of metadata,
+                             after a `Ready` if the client waits for one
     anything else DoAction   body: the request of `ACTIONS`; answers in one or more results
 
 Nothing here connects, listens or reads a log.
@@ -92,7 +93,7 @@ class OffsetsAnswer(Message, frozen=True):
 
 
 class OffsetAtRequest(Request, frozen=True):
-    """The id of the first message that was accepted at a time or later."""
+    """The id of the first message since a time, or behind the last one before it."""
 
     time_us: Whole
 
@@ -212,9 +213,18 @@ class Done(Message, frozen=True):
 
 
 class StageRequest(Request, frozen=True):
-    """Rows for a later commit, for one topic or for the topics that a column names."""
+    """Rows for a later commit, for one topic or for the topics that a column names.
+
+    With `waits` the client sends none before the endpoint's `Ready`: what comes while a stage
+    has no place is held in memory, and counts towards a quota.
+    """
 
     topic: str | None = None
+    waits: bool = False
+
+
+class Ready(Message, frozen=True):
+    """A stage has its place, and its rows may come."""
 
 
 class EndOfStage(Message, frozen=True):
@@ -261,6 +271,7 @@ class AbortRequest(Request, frozen=True):
 ACTIONS: Final[dict[str, type[Request]]] = {
     "offsets": OffsetsRequest,
     "offset_at": OffsetAtRequest,
+    "offset_behind": OffsetAtRequest,
     "topics": TopicsRequest,
     "topic_counts": TopicCountsRequest,
     "cut": CutRequest,

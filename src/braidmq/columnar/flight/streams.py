@@ -151,16 +151,20 @@ def send_stage(
     """Send rows and return the stage that the broker stores.
 
     The stream is opened once the first batch is there: the endpoint takes a limited number of
-    streams, and one that waits for its rows must not block others.
+    streams, and one that waits for its rows must not block others. They are sent once it has a
+    place: until then the broker would hold them.
 
     Raises:
         BraidError: The endpoint's error.
     """
     rows = iter(batches)
     first = next(rows, None)
-    writer, answers = connection.put(StageRequest(topic), schema)
+    writer, answers = connection.put(StageRequest(topic, waits=True), schema)
     sent = 0
     try:
+        with connection.typed_errors():
+            if answers.read() is None:
+                writer.close()  # raises the endpoint's reason, if there is one
         for batch in chain(() if first is None else (first,), rows):
             for piece in pieces(batch):
                 _write(connection, writer, piece, None)

@@ -11,6 +11,7 @@ A reader never writes: it leaves the data directory unchanged, even a stale inde
                 whatever happens to the file
     topics      the topic names by number, the first one empty
     gap_count   how many rows are of gap records
+    has_steps   whether a row is of a CLOCK record: timestamps may go back behind it
     block_sums  checksums of the segment's blocks; empty unless it is sealed
     is_proof    whether making the index has verified the whole segment
 """
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from braidmq.base.records import GAP_KIND
+from braidmq.base.records import CLOCK_KIND, GAP_KIND
 from braidmq.broker.records import describe
 from braidmq.columnar.segments.layout import (
     HEADERS_AT,
@@ -91,6 +92,7 @@ class SealedIndex:
         )
         self.topics = tables.topics
         self.gap_count = trailer.gap_count
+        self.has_steps = trailer.has_steps
         self.block_sums = tables.block_sums
 
     def check(self, first: int, last: int) -> None:
@@ -146,6 +148,7 @@ class GrowingIndex:
         self._checked = range(0)
         self.rows = rows
         self.gap_count = int(np.count_nonzero(rows["kind"] == GAP_KIND))
+        self.has_steps = bool(np.any(rows["kind"] == CLOCK_KIND))
         # A repair may have put a gap record where other rows were: then nothing is known.
         self.numbers = NO_NUMBERS if self.gap_count else known[: len(rows)]
         self._names = self._read_names()
@@ -317,6 +320,7 @@ class RebuiltIndex:
         self.rows: Rows = np.frombuffer(rows, ROW)
         self.topics = topics
         self.gap_count = int(np.count_nonzero(self.rows["kind"] == GAP_KIND))
+        self.has_steps = bool(np.any(self.rows["kind"] == CLOCK_KIND))
 
     def check(self, first: int, last: int) -> None:
         """Do nothing: every row was verified when the index was made."""

@@ -1,6 +1,6 @@
 """The durable log at one moment: its segments, and the last id that is durable.
 
-A reader shares no lock with the broker, which may append, rotate and delete meanwhile. Three
+A reader shares no lock with the broker, which may append, rotate and delete meanwhile. Four
 rules keep its view consistent:
 
 1. The durable mark is read before the directory is listed. All that the mark covers is then in
@@ -9,29 +9,35 @@ rules keep its view consistent:
    mark, which is itself never synced, is older.
 3. A segment that cannot be opened is looked up in a new listing before it counts as damaged:
    retention may have deleted it, or a rotation was under way.
+4. The floor is read after each listing. It rises before a segment is deleted, so a segment that
+   is missing from the floor on was there no more, and retention has not taken it. A log of a
+   version without a floor has none, and says nothing of its oldest segments.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import ENOMEM
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from braidmq.base.errors import ConfigError, DamagedLogError, LogReadError, LogScarceError
 from braidmq.base.ids import FIRST_ID
 from braidmq.columnar.loss import RETAINED, Losses
 from braidmq.columnar.segments.held import HeldSegments
 from braidmq.columnar.segments.segments import Segment
-from braidmq.wal.disk import LOG_DIR, SCARCE_ERRNOS, Disk
+from braidmq.wal.disk import LOG_DIR, SCARCE_ERRNOS, Disk, read_all
+from braidmq.wal.floor import Floor, read_floor
 from braidmq.wal.format import HEADER_BYTES
+from braidmq.wal.index import read_trailer
 from braidmq.wal.mark import MARK_PATH, known_mark
+from braidmq.wal.opening import MISSING_ABOVE_FLOOR
+from braidmq.wal.recovery import judge_header
 from braidmq.wal.segment import damage, list_segments, segment_path
+from braidmq.wal.tables import Trailer
 
 MARK_READS_MAX: Final = 16
-"""A mark that is read while it is being written may look torn: try again this often."""
+"""A mark or a floor that is read while it is being written may look torn: try this often."""
 
 
 @contextmanager
@@ -57,7 +63,8 @@ class DurableView:
 
     Raises:
         ConfigError: There is no log.
-        DamagedLogError: There is a durable mark, but no segment.
+        DamagedLogError: There is a durable mark, but no segment, or a segment is missing that
+            retention did not delete.
         LogReadError: There are records, and no valid mark says which of them are durable.
         LogScarceError: There is no descriptor or memory for it now; try again.
     """
@@ -72,7 +79,7 @@ class DurableView:
             raise ConfigError("path", f"{problem}; {fix}")
         with typed_scarcity(LOG_DIR):
             mark = self._read_mark()
-            self._first_ids = list_segments(self._disk)
+            self._first_ids = self._listed()
         if not self._first_ids and mark:
             raise damage(FIRST_ID, (FIRST_ID, mark), "no segment is there")
         if mark is None and self._first_ids and self._has_records(self._first_ids[-1]):
@@ -83,6 +90,29 @@ class DurableView:
         self.durable_id = max(mark or 0, self._first_ids[-1] - 1 if self._first_ids else 0)
         if held is not None:
             held.begin_read(self._first_ids)
+
+    def _listed(self) -> list[int]:
+        """Return the first ids of the segments, none of which is missing: rule 4 above."""
+        first_ids = list_segments(self._disk)
+        floor = self._read_floor()
+        if floor is None:
+            return first_ids
+        if not first_ids:  # a new log gets its floor right after its first segment
+            first_ids = list_segments(self._disk)
+        if not first_ids:
+            raise damage(
+                floor.first_id, (floor.first_id, floor.first_id), "no segment is there"
+            )
+        if first_ids[0] > floor.first_id:
+            lost = floor.first_id, first_ids[0] - 1
+            raise damage(floor.first_id, lost, MISSING_ABOVE_FLOOR)
+        return first_ids
+
+    def _read_floor(self) -> Floor | None:
+        for _ in range(MARK_READS_MAX - 1):
+            with suppress(DamagedLogError):
+                return read_floor(self._disk)
+        return read_floor(self._disk)
 
     def _read_mark(self) -> int | None:
         for _ in range(MARK_READS_MAX):
@@ -131,7 +161,7 @@ class DurableView:
             except (FileNotFoundError, DamagedLogError) as error:
                 # A listing that was made during a rotation may take the segment for sealed, or
                 # for the last one, when it no longer is. Decide by a new listing.
-                self._first_ids = list_segments(self._disk)
+                self._first_ids = self._listed()
                 if self._first_ids and self._first_ids[0] > first_id:
                     return None
                 if self._first_ids != seen:
@@ -160,6 +190,34 @@ class DurableView:
         last_id = self._first_ids[following] - 1
         found = None if held is None else held.take(first_id, last_id)
         return found or Segment(self.root, first_id, last_id, sealed=True)
+
+    def has_order(self, first_id: int) -> bool:
+        """Tell whether timestamps surely do not decrease in a segment.
+
+        It reads the end of the index only. The segment that grows has none yet, and a gap may
+        stand for a step of the clock.
+
+        Raises:
+            DamagedLogError: The segment is damaged, or missing although an older one exists.
+            LogScarceError: There is no descriptor or memory for it now; try again.
+        """
+        following = bisect_right(self._first_ids, first_id)
+        if following == len(self._first_ids):
+            return False
+        with typed_scarcity(segment_path(first_id)), suppress(FileNotFoundError):
+            found = self._trailer(first_id)
+            if found is not None and found.last_id == self._first_ids[following] - 1:
+                return not (found.has_steps or found.gap_count)
+        segment = self.open(first_id)  # whose index is rebuilt then, in memory
+        return segment is None or not (segment.index.has_steps or segment.index.gap_count)
+
+    def _trailer(self, first_id: int) -> Trailer | None:
+        file = self._disk.open(segment_path(first_id), write=False, create=False)
+        header, _ = judge_header(read_all(file, HEADER_BYTES, 0), first_id)
+        if header is None:
+            return None
+        found = read_trailer(self._disk, first_id, header.created_us, file.size())
+        return None if found is None else found[1]
 
     def segments(
         self, start: int, end: int, losses: Losses, *, hold: bool = False
@@ -193,56 +251,6 @@ class DurableView:
 def view_of(log: Path | str | DurableView) -> DurableView:
     """Return a new view of a data directory, or the given view itself."""
     return log if isinstance(log, DurableView) else DurableView(log)
-
-
-def offset_at(view: DurableView, moment_us: int) -> int:
-    """Return the id of the first durable message that was accepted at *moment_us* or later.
-
-    If there is none, it is the id after the last durable one. Timestamps never decrease along
-    the log, so a binary search over the segments finds the one in which the moment lies.
-
-    Raises:
-        DamagedLogError: The log is damaged.
-    """
-    first_ids = view.first_ids(0, view.latest)
-    low, high = 0, len(first_ids)  # every segment from `high` on starts at the moment or later
-    while low < high:
-        middle = (low + high) // 2
-        begins_us = _first_time(view, first_ids, middle)
-        if begins_us is None or begins_us >= moment_us:
-            high = middle
-        else:
-            low = middle + 1
-    # All segments before `low` start before the moment, so it can only lie in the last of them.
-    if low:
-        segment = view.open(first_ids[low - 1])
-        found = None if segment is None else _first_since(segment, moment_us)
-        if found is not None:
-            return found[0]
-    return first_ids[low] if low < len(first_ids) else view.latest
-
-
-def _first_time(view: DurableView, first_ids: list[int], number: int) -> int | None:
-    """Return when the first message of a segment, or of a later one, was accepted."""
-    for first_id in first_ids[number:]:
-        segment = view.open(first_id)
-        if segment is None:
-            return 0  # retention deleted it meanwhile, so it was older than all the others
-        found = _first_since(segment, 0)
-        if found is not None:
-            return found[1]
-    return None
-
-
-def _first_since(segment: Segment, moment_us: int) -> tuple[int, int] | None:
-    """Return id and time of the first message of a segment at or after a moment."""
-    for first, last in segment.windows(segment.first_id, segment.last_id + 1):
-        rows = segment.rows[first:last]
-        later = (rows["topic"] != 0) & (rows["timestamp_us"] >= np.uint64(max(moment_us, 0)))
-        if later.any():
-            row = rows[int(np.argmax(later))]
-            return int(row["id"]), int(row["timestamp_us"])
-    return None
 
 
 def topic_names(path: Path | str, start: int, end: int) -> tuple[set[str], int]:

@@ -387,10 +387,22 @@ class Connection(Peer):
         if self.closed or self._ending:
             return
         self._ending = True  # from here on its input is ignored
-        self.output.reply(self.output.frame_refusal(text))
-        self.output.flush()
+        output = self.output
+        if self.writable and not self._is_blocked() and not self._waits:
+            output.reply(output.frame_refusal(text))
+            output.flush()
+            self._engine.unfinished.forget(self)
+            self._after_run()
+            return
+        # Its commands may wait for long, and their memory is needed now: close at once.
+        output.pieces.append(output.frame_refusal(text))
+        output.flush()
         self._engine.unfinished.forget(self)
-        self._after_run()
+        self.closed = True
+        if self.writable:
+            self._wire.close()
+        else:
+            self._wire.abort()
 
     def wake(self) -> None:
         """Go on, after a commit, a read from the log, new room, or a timer."""
@@ -430,6 +442,7 @@ class Connection(Peer):
             refusal = unfinished.note(self, counted, self._engine.now_us(), held_up=held_up)
             if refusal:
                 self.refuse_unfinished(refusal)
+                return
         # A blocked peer may still send a bounded amount, so that it need not wait for a round
         # trip when it goes on; beyond that TCP's flow control stops it.
         if blocked:
@@ -455,10 +468,11 @@ class Connection(Peer):
         """Wait for room in a queue, listed once however often this connection is woken."""
         # Compared by identity: a queue that wakes its publishers starts a new list, and this
         # connection must join that one if there is still no room.
-        if self._waits_in is not queue.blocked:
+        line = queue.line()
+        if self._waits_in is not line:
             _leave(self._waits_in, self)
-            queue.blocked.append(self)
-            self._waits_in = queue.blocked
+            line.append(self)
+            self._waits_in = line
 
 
 def _leave(line: list[Peer], peer: Peer) -> None:

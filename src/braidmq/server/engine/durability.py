@@ -23,8 +23,8 @@ from typing import Final
 from braidmq.base.errors import LogError, LogFullError, LogPoisonedError, LogScarceError
 from braidmq.broker.delivery.dispatch import ReadRequest
 from braidmq.broker.delivery.recounts import Recount
+from braidmq.server.engine.counting import Counting
 from braidmq.server.engine.engine import Engine
-from braidmq.server.engine.recovery import counted
 from braidmq.transport.threads import start_pool, start_thread
 from braidmq.wal import snapshots
 from braidmq.wal.disk import PASSING_ERRNOS, Files
@@ -111,9 +111,16 @@ class Durability:
     def count(self, wanted: list[Recount]) -> None:
         """Count messages again."""
         if not self._closing:
-            self._reader.submit(self._count, wanted)
+            self._reader.submit(self._count, Counting(self._wal, wanted))
 
-    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
+    def _go_on_counting(self, counting: Counting) -> None:
+        # Behind the reads that have come meanwhile: a pass over a long log takes a while.
+        if not self._closing:
+            self._reader.submit(self._count, counting)
+
+    def save(
+        self, last_id: int, parts: list[bytes], needed_id: int, *, wall_ahead_us: int = 0
+    ) -> None:
         """Keep a snapshot, then delete the segments that are no longer needed."""
         # On a thread of its own: writing and syncing a large file takes a while, and commits
         # must not wait for it.
@@ -157,6 +164,7 @@ class Durability:
 
         def finish() -> None:
             self._keeper.kept(needed_id)
+            self._report(lambda: self._engine.snapshot_kept(wall_ahead_us))
             give_up()
 
         def give_up() -> None:
@@ -305,19 +313,23 @@ class Durability:
 
         self._attempt(job)
 
-    def _count(self, wanted: list[Recount]) -> None:
+    def _count(self, counting: Counting) -> None:
         def job() -> None:
             try:
-                counts = counted(self._wal, wanted)
+                is_done = counting.go_on()
             except LogFullError:
-                self._report(lambda: self._count_later(wanted))
+                self._report(lambda: self._count_later(counting))
                 return
+            if not is_done:
+                self._report(lambda: self._go_on_counting(counting))
+                return
+            counts = counting.counts()
             self._report(lambda: self._engine.recounted(counts))
 
         self._attempt(job)
 
-    def _count_later(self, wanted: list[Recount]) -> None:
-        self._loop.call_later(READ_AGAIN_S, self.count, wanted)
+    def _count_later(self, counting: Counting) -> None:
+        self._loop.call_later(READ_AGAIN_S, self._go_on_counting, counting)
 
     def _read_later(self, request: ReadRequest) -> None:
         self._loop.call_later(READ_AGAIN_S, self.read, request)

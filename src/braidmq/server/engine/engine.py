@@ -18,10 +18,9 @@ import structlog
 from braidmq.base.errors import BraidError, LogFullError
 from braidmq.broker.authorize import Principal
 from braidmq.broker.broker import Broker
-from braidmq.broker.delivery import recounts
 from braidmq.broker.delivery.channels import Delivery
 from braidmq.broker.delivery.dispatch import ReadRequest
-from braidmq.broker.delivery.recounts import Recount
+from braidmq.broker.delivery.recounts import Corrections, Recount, Survey
 from braidmq.broker.snapshots import Snapshot
 from braidmq.broker.topics import Message, Pending
 from braidmq.server.access.users import Users
@@ -44,8 +43,13 @@ class Log(Protocol):
     def read(self, request: ReadRequest) -> None:
         """Read backlog; then `backlog_read` or `log_failed` is called."""
 
-    def save(self, last_id: int, parts: list[bytes], needed_id: int) -> None:
-        """Keep a snapshot, all of which is committed, then delete what is no longer needed."""
+    def save(
+        self, last_id: int, parts: list[bytes], needed_id: int, *, wall_ahead_us: int
+    ) -> None:
+        """Keep a snapshot, all of which is committed, then delete what is no longer needed.
+
+        Once it is kept, and only then, `snapshot_kept` is called.
+        """
 
     def count(self, wanted: list[Recount]) -> None:
         """Count messages again; then `recounted` or `log_failed` is called."""
@@ -245,21 +249,39 @@ class Engine:
         if self._is_recounting:
             self._forced_id = first_id  # one at a time: each subtracts what it finds missing
             return
-        wanted = recounts.wanted(self.broker.queues, [(0, first_id - 1)])
-        if wanted and self._log is not None:
-            self._is_recounting = True
-            self._log.count(wanted)
+        self._is_recounting = True
+        self._survey(Survey(self.broker.queues, [(0, first_id - 1)]))
+
+    def _survey(self, survey: Survey) -> None:
+        is_done = survey.go_on()
+        while not is_done and self.later is None:
+            is_done = survey.go_on()
+        if not is_done and self.later is not None:
+            self.later(lambda: self._survey(survey))
+        elif survey.found and self._log is not None:
+            self._log.count(survey.found)
+        else:
+            self._recount_is_over()
 
     def recounted(self, counts: list[tuple[Recount, int]]) -> None:
         """Apply what the log has counted."""
+        self._correct(Corrections(self.broker.queues, counts))
+
+    def _correct(self, corrections: Corrections) -> None:
+        is_done = corrections.go_on()
+        while not is_done and self.later is None:
+            is_done = corrections.go_on()
+        if not is_done and self.later is not None:
+            self.later(lambda: self._correct(corrections))
+        else:
+            self._recount_is_over()
+        self.end_turn()
+
+    def _recount_is_over(self) -> None:
         self._is_recounting = False
-        for recount, counted in counts:
-            recount.apply(counted)
-        self.broker.queues.unblock()  # there may be room now
         forced_id, self._forced_id = self._forced_id, 0
         if forced_id:
             self.forced_out(forced_id)
-        self.end_turn()
 
     def room_made(self) -> None:
         """Accept durable publishes again: the log has room."""
@@ -286,6 +308,10 @@ class Engine:
             return
         self._snapshot = Snapshot(self.broker, self.now_us())
         self.go_on_with_snapshot()
+
+    def snapshot_kept(self, wall_ahead_us: int) -> None:
+        """Note what a start would now find in the newest snapshot."""
+        self.broker.times.kept_ahead_us = wall_ahead_us
 
     def take_last_snapshot(self) -> None:
         """Take a snapshot in one go: the broker is shutting down."""
@@ -377,7 +403,8 @@ class Engine:
             # What is needed only grows, so at worst too little is deleted; but for a cursor,
             # which may be opened at any offset.
             needed_id = self.broker.cursors.needed_id(taken.needed_id)
-            self._log.save(taken.last_id, taken.parts(), needed_id)
+            ahead_us = taken.wall_ahead_us
+            self._log.save(taken.last_id, taken.parts(), needed_id, wall_ahead_us=ahead_us)
         self._drop_snapshot()
 
     def _drop_snapshot(self) -> None:

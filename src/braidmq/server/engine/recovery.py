@@ -12,10 +12,10 @@ from braidmq.base.ids import FIRST_ID
 from braidmq.broker import records, state
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery import recounts
-from braidmq.broker.delivery.recounts import Recount
 from braidmq.broker.settings import US_PER_MS, US_PER_S, Settings
 from braidmq.broker.times import Start
 from braidmq.server.config.config import Config, VibeConfig, delivery_for
+from braidmq.server.engine.counting import Counting
 from braidmq.wal import snapshots
 from braidmq.wal.disk import Files
 from braidmq.wal.failures import failure_of
@@ -134,18 +134,6 @@ def recover(
     return Recovered(broker, wal, rejected, start)
 
 
-def counted(wal: Wal, wanted: list[Recount]) -> list[tuple[Recount, int]]:
-    """Return how many messages the log holds for each of *wanted*.
-
-    Raises:
-        LogError: The log cannot be read.
-    """
-    return [
-        (recount, wal.count(recount.topic, recount.ranges, priority=recount.priority))
-        for recount in wanted
-    ]
-
-
 def readers_place(broker: Broker) -> int:
     """Return the lowest id that a subscription, a queue or a follower still needs.
 
@@ -189,5 +177,11 @@ def _recount(broker: Broker, wal: Wal) -> None:
             wal.first_id - 1, topic=_NO_TOPIC, up_to=wal.committed_id, count_max=1, bytes_max=1
         )
         lost += found.gaps
-    for recount, count in counted(wal, recounts.wanted(broker.queues, lost)):
+    wanted = recounts.Survey(broker.queues, lost)
+    while not wanted.go_on():
+        pass
+    counting = Counting(wal, wanted.found)
+    while not counting.go_on():
+        pass
+    for recount, count in counting.counts():
         recount.apply(count)

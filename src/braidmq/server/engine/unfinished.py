@@ -10,9 +10,11 @@ Input that is *held up* waits because the broker cannot handle it yet: a queue i
 log lags behind. It is counted as well, and not held against its sender: none is disconnected
 for it, and it keeps no other principal from sending. Instead the broker stops reading from
 connections that are held up, once their principal's quota or half of the budget is used up.
+What had been read by then is held above that; with very many connections even that is too much:
 
-    not held up <= half of the budget          else the greediest is refused
-    all of it   <= half, then reading stops    so never above the budget
+    of one principal   > twice its quota and `SLACK_BYTES`   refused, held up or not
+    not held up        > half of the budget                  the greediest is refused
+    all of it          > the budget                          the greediest, held up or not
 """
 
 from typing import TYPE_CHECKING, Final, final
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 PROGRESS_US: Final = 30_000_000
 PROGRESS_BYTES: Final = 64 * 1024
 """About two kilobytes a second: a slow line is far faster, a silent peer is not."""
+
+SLACK_BYTES: Final = 1024 * 1024
+"""A few reads: what comes with the command that is held up."""
 
 
 @final
@@ -85,7 +90,8 @@ class UnfinishedInput:
             is_over = account.used(UNFINISHED_BYTES) > limit
             if is_over:
                 self._stop_reading(account)
-                if not held_up and (grew or is_known_now):
+                hard = 2 * limit + SLACK_BYTES if held_up else limit
+                if account.used(UNFINISHED_BYTES) > hard and (grew or is_known_now):
                     self._accounts.refused[UNFINISHED_BYTES] += 1
                     return refusal(UNFINISHED_BYTES, limit, payer.name)
         if self.bytes > self._bytes_max:
@@ -100,9 +106,7 @@ class UnfinishedInput:
         elif size == 0:
             del self._marks[connection]
             connection.is_noted = False
-        elif grew:
-            return self._shared_refusal(connection)
-        return ""
+        return self._shared_refusal(connection) if grew else ""
 
     def must_wait(self, connection: "Connection") -> bool:
         """Say whether a connection that is held up may not read on yet."""
@@ -135,32 +139,34 @@ class UnfinishedInput:
             )
 
     def _shared_refusal(self, connection: "Connection") -> str:
-        """Refuse connections until what is not held up fits; return why, if it is this one."""
+        """Refuse connections until what all hold fits; return why, if it is this one."""
         what = f"the unfinished frames of all peers have more than {self._bytes_max} bytes"
         text = refusals.by_setting(what, "limits.max_memory_bytes", self._budget)
-        while (
-            self.bytes - self.held_up_bytes > self._bytes_max or self.bytes > self._budget
-        ) and connection in self._marks:
-            greediest = self._greediest()
-            if greediest is connection:
-                return text
+        while connection in self._marks:
+            if self.bytes > self._budget:
+                greediest = self._greediest(held_up=True)
+            elif self.bytes - self.held_up_bytes > self._bytes_max:
+                greediest = self._greediest(held_up=False)
+            else:
+                break
+            if greediest is None or greediest is connection:
+                return text if greediest is connection else ""
             greediest.refuse_unfinished(text)
             self.forget(greediest)
         return ""
 
-    def _greediest(self) -> "Connection":
-        """Return the largest that is not held up, of the principal that holds the most."""
+    def _greediest(self, *, held_up: bool) -> "Connection | None":
+        """Return the largest of the principal that holds the most; with *held_up* of all."""
         found: Connection | None = None
         most = (-1, -1)
         strangers = sum(mark.size for mark in self._marks.values() if mark.account is None)
         for connection, mark in self._marks.items():
-            if not _is_held_up(connection, mark):
+            if held_up or not _is_held_up(connection, mark):
                 account = mark.account
                 all_of_it = strangers if account is None else account.used(UNFINISHED_BYTES)
                 if (all_of_it, mark.size) > most:
                     most = (all_of_it, mark.size)
                     found = connection
-        assert found is not None  # whoever asks is not held up
         return found
 
     def _count(self, mark: _Mark, sign: int) -> None:

@@ -1,13 +1,14 @@
 """Calls to the Flight endpoint: authentication, how many run at a time, and how they fail.
 
 Every call needs an API key, and takes a place of `places` for what it does. A call that waits
-for its peer says so; `stalled` tells which have waited for too long.
+for its peer says so, because that must not take for ever (`visitors`).
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
+from time import monotonic
 from typing import Any, Final
 
 import pyarrow as pa
@@ -48,9 +49,6 @@ WORKERS_MAX: Final = 2
 
 STREAMS_OWN: Final = 2
 """Reads, and stages, that every principal may have besides."""
-
-PROGRESS_BYTES_MIN: Final = 65_536
-"""A connection that moves this much for a call counts as progress, within a batch too."""
 
 RECOVERING: Final = "the broker is recovering its log"
 CALL: Final = "call"
@@ -110,42 +108,42 @@ class Call(fl.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
         self.principal = principal
         self._version = principal.version
         self._completed = completed
-        self._steps = 0
-        self._waits = True  # Flight waits for the first message of a stage before its handler
-        self._seen = (-1, 0)  # steps and bytes when it was last seen to move
-        self._seen_at = 0.0
-        self.moved: Callable[[], int] = _nothing
-        """Returns the bytes that the call's connection has moved."""
-
-        self.abort: Callable[[], None] | None = None
-        """Closes the call's connection, once that is known."""
-
+        self._began_at = 0.0
+        self._waits_since: float | None = None
         self.left: Callable[[Call], None] = _do_nothing
         """Is called at the end."""
 
     def begins(self) -> None:
         """Mark the call as one that its handler works on."""
-        self._waits = False
+        self._began_at = monotonic()
 
     @contextmanager
     def peers_turn(self) -> Iterator[None]:
         """Mark the block as one that waits for the peer: to read, or to send."""
-        self._steps += 1
-        self._waits = True
+        self.hand_over()
         try:
             yield
         finally:
-            self._waits = False
+            self.take_back()
 
-    def stalled_s(self, now: float) -> float:
-        """Return for how long the peer has made no progress; 0 if it is not its turn.
+    def hand_over(self) -> None:
+        """Mark what follows as the peer's turn: Flight sends what the handler returns."""
+        self._waits_since = monotonic()
 
-        Called again and again: what has happened since the last time is progress.
+    def take_back(self) -> None:
+        """Mark what follows as the handler's work again."""
+        self._waits_since = None
+
+    def is_at_work(self, now: float, limit_s: float) -> bool:
+        """Return whether its stream may have been silent for *limit_s* because of a handler.
+
+        A call that has just begun is not the reason. One that waits for its peer is, until it
+        has waited for so long itself.
         """
-        steps, moved = self._steps, self.moved()
-        if steps != self._seen[0] or moved - self._seen[1] >= PROGRESS_BYTES_MIN:
-            self._seen, self._seen_at = (steps, moved), now
-        return now - self._seen_at if self._waits else 0.0
+        if now - self._began_at < limit_s / 2:
+            return False
+        since = self._waits_since
+        return since is None or now - since < limit_s
 
     def check_standing(self) -> None:
         """Check that the principal is what it was when the call began.
@@ -161,7 +159,7 @@ class Call(fl.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
 
     def call_completed(self, exception: Exception | None) -> None:  # noqa: ARG002 - Flight's own
         """Count the call as ended, whatever its outcome."""
-        self.left(self)
+        self.left(self)  # an answer may still wait for the peer, which is no handler's work
         self._completed(self)
 
 
@@ -201,12 +199,6 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
         """Have Arrow's pool free what it does not need, once no call streams."""
         if not self.streams.taken and not self.stages.taken:
             pa.default_memory_pool().release_unused()
-
-    def stalled(self, now: float, limit_s: float) -> list[Call]:
-        """Return the calls whose peer has made no progress for *limit_s*."""
-        with self._lock:
-            running = list(self._running)
-        return [call for call in running if call.stalled_s(now) >= limit_s]
 
     def start_call(self, info: fl.CallInfo, headers: dict[str, list[Any]]) -> Call:  # noqa: ARG002 - Flight's own
         """Accept a call; runs on a thread of Flight."""
@@ -252,10 +244,6 @@ class Calls(fl.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no 
 
 def _not_told(_call: Call, _peer: str) -> None:
     """Do nothing, until the listener says which connections there are."""
-
-
-def _nothing() -> int:
-    return 0
 
 
 def _do_nothing(_call: Call) -> None:

@@ -4,7 +4,8 @@ gRPC accepts every connection, and takes a whole message in before the API key i
 can be judged. So gRPC listens on a Unix socket without a name, and the connections of the
 endpoint's address come here: each takes a place at the door, has its TLS handshake here, and
 stays a stranger, with a deadline and few bytes, until one of its calls has shown a key. Bytes
-are moved by the threads of `braidmq.transport.relay`.
+are moved by the threads of `braidmq.transport.relay`, and inspected in passing: a connection is
+closed before gRPC has got what it must not get (`inspection`, `visitors`).
 
 A call names the connection that it came by: each has a name on the Unix socket, which gRPC
 reports as the call's peer.
@@ -12,6 +13,7 @@ reports as the call's peer.
 
 import asyncio
 import os
+import secrets
 import shutil
 import socket
 import ssl
@@ -23,13 +25,23 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+import structlog
+
+from braidmq.base.errors import NoSocketError
 from braidmq.base.limits import KIB, MIB
 from braidmq.columnar.flight.requests import REQUEST_BYTES_MAX
 from braidmq.server.flight.calls import Call
+from braidmq.server.flight.visitors import Ledger, Visitor, to_leave, to_yield
 from braidmq.transport.accepting import Acceptor
 from braidmq.transport.binding import shown
 from braidmq.transport.door import Door, Place
-from braidmq.transport.relay import Allowance, Relay, Relayed, watch_over
+from braidmq.transport.relay import (
+    Allowance,
+    RefusedBytesError,
+    Relay,
+    Relayed,
+    watch_over,
+)
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """What every client of gRPC sends first."""
@@ -44,15 +56,52 @@ STRANGERS_BYTES: Final = 32 * MIB
 """And all strangers together, beyond the few bytes that each may send in any case."""
 
 
+SOCKET: Final = "flight"
+MEMORY_DIR: Final = Path("/dev/shm")  # noqa: S108 - the directory in it is for this user only
+
+KNOWN_SHARE: Final = 8
+"""One place in so many is for strangers: those with a key may hold all others."""
+
+_log = structlog.get_logger(__name__)
+
+
+def _directory_for_socket(data_dir: Path) -> Path:
+    """Return a new directory, for this user only, in which a socket can be bound."""
+    problems: list[str] = []
+    for parent in (None, MEMORY_DIR, data_dir):
+        try:
+            path = Path(tempfile.mkdtemp(prefix="braidmq-", dir=parent))
+        except OSError as error:
+            problems.append(f"{parent or 'the temporary one'}: {error.strerror}")
+            continue
+        try:
+            with socket.socket(socket.AF_UNIX) as trial:
+                trial.bind(str(path / SOCKET))  # it may have no room, or too long a path
+            (path / SOCKET).unlink()
+        except OSError as error:
+            problems.append(f"{path.parent}: {error.strerror or error}")
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            return path
+    raise NoSocketError(f"no directory has room for a socket: {'; '.join(problems)}")
+
+
 class Inner:
     """The Unix socket that gRPC listens on: made by gRPC at `path`, then without a name.
 
     Only this process can connect to it, so no peer gets past the front.
     """
 
-    def __init__(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="braidmq-")  # which only this user may enter
-        self.path = str(Path(self._directory) / "flight")
+    def __init__(self, data_dir: Path) -> None:
+        """Find a place for the socket: a start on a full disk must succeed.
+
+        Raises:
+            NoSocketError: No directory has room for it.
+        """
+        self._directory = _directory_for_socket(data_dir)
+        self.path = str(self._directory / SOCKET)
+        # What others cannot guess: a name that is taken would keep a connection out.
+        self._token = secrets.token_hex(16)
         self._number = count(1)
         self._held = -1
 
@@ -72,7 +121,7 @@ class Inner:
             OSError: gRPC cannot take it now, or there is no descriptor left.
         """
         # A name is never used twice: a call may ask for its connection after it was closed.
-        name = f"braidmq-{os.getpid()}-{next(self._number)}"
+        name = f"braidmq-{self._token}-{next(self._number)}"
         inner = socket.socket(socket.AF_UNIX)
         try:
             inner.setblocking(False)  # noqa: FBT003 - the socket's signature
@@ -90,37 +139,6 @@ class Inner:
             self._held = -1
 
 
-class Visitor:
-    """One connection of the endpoint's address."""
-
-    def __init__(self, relayed: Relayed, place: Place, peer: str) -> None:
-        self.relayed = relayed
-        self.place = place
-        self.peer = peer
-        self.number = 0
-        self.since_us = 0
-        self.principal: str | None = None
-        self.calls: set[Call] = set()
-        self.deadline: asyncio.TimerHandle | None = None
-        self._seen_bytes = -1
-        self._seen_at = 0.0
-
-    @property
-    def moved(self) -> int:
-        """Bytes that were moved in both directions."""
-        return self.relayed.up.moved + self.relayed.down.moved
-
-    def moved_for_one(self) -> int:
-        """Return the bytes that were moved, if one call alone can have caused it."""
-        return self.moved if len(self.calls) == 1 else 0
-
-    def silent_s(self, now: float) -> float:
-        """Return for how long nothing was moved; called again and again."""
-        if self.moved != self._seen_bytes:
-            self._seen_bytes, self._seen_at = self.moved, now
-        return now - self._seen_at
-
-
 class Front:
     """Accepts the endpoint's connections; everything but `arrived` is for the event loop."""
 
@@ -131,6 +149,7 @@ class Front:
         door: Door,
         connections_max: int,
         handshake_timeout_s: float,
+        memory_bytes: int,
         tls: ssl.SSLContext | None,
         refused: Counter[str],
     ) -> None:
@@ -140,6 +159,7 @@ class Front:
         self._handshake_timeout_s = handshake_timeout_s
         self._tls = tls
         self._refused = refused
+        self._ledger = Ledger(memory_bytes)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._acceptor: Acceptor | None = None
         self._relays: list[Relay] = []
@@ -147,6 +167,9 @@ class Front:
         self._by_name: dict[str, Visitor] = {}
         self.welcome: Callable[[Visitor], None] = lambda _visitor: None
         """Is called with every new visitor."""
+
+        self.met: Callable[[str], None] = lambda _reason: None
+        """Is told the limit for which a connection was closed."""
 
     def start(self, bound: socket.socket) -> None:
         """Accept connections on *bound*."""
@@ -184,22 +207,16 @@ class Front:
         return place
 
     def _make_room(self) -> bool:
-        """Close the connection that is missed least; return whether there was one.
+        """Close the connection that is missed least; return whether there was one."""
+        victim = to_leave(self._visitors.values())
+        if victim is not None:
+            self._evict(victim)
+        return victim is not None
 
-        Clients connect again for their next call, so one without calls can be closed: that of a
-        stranger, else one of the principal that has the most.
-        """
-        idle = [one for one in self._visitors.values() if not one.calls]
-        strangers = (one for one in idle if one.principal is None)
-        held = Counter(one.principal for one in self._visitors.values())
-        greediest = max(idle, key=lambda one: held[one.principal], default=None)
-        victim = next(strangers, greediest)
-        if victim is None:
-            return False
+    def _evict(self, victim: Visitor) -> None:
         self._refused["connections"] += 1
         self._leave(victim)
         victim.relayed.abort()
-        return True
 
     def _take(self, raw: socket.socket, place: Place) -> None:
         assert self._loop is not None
@@ -215,9 +232,21 @@ class Front:
             raw.close()
             place.leave()
             return
-        relayed = Relayed(peer, preface=PREFACE, connect=self._connect, closed=self._closed)
-        visitor = Visitor(relayed, place, shown(str(name[0]), int(name[1])))
+
+        def make(visitor: Visitor) -> Relayed:
+            return Relayed(
+                peer,
+                preface=PREFACE,
+                connect=self._connect,
+                closed=self._closed,
+                inspect_up=visitor.up,
+                inspect_down=visitor.down,
+            )
+
+        visitor = Visitor(self._ledger, place, shown(str(name[0]), int(name[1])), make)
+        relayed = visitor.relayed
         self._visitors[relayed] = visitor
+        self._ledger.enter(visitor)
         place.evict = relayed.abort
         visitor.deadline = self._loop.call_later(self._handshake_timeout_s, relayed.abort)
         self.welcome(visitor)
@@ -226,12 +255,26 @@ class Front:
     def _left(self, relayed: Relayed) -> None:
         visitor = self._visitors.get(relayed)
         if visitor is not None:
-            if visitor.principal is None:
+            if relayed.refusal is not None:
+                self._tell_refusal(visitor, relayed.refusal)
+            elif visitor.principal is None:
                 self._refused["unauthenticated"] += 1
             self._leave(visitor)
 
+    def _tell_refusal(self, visitor: Visitor, refusal: RefusedBytesError) -> None:
+        self._refused[refusal.reason] += 1
+        self.met(refusal.reason)
+        if visitor.principal is not None:  # strangers could fill the disk with lines
+            _log.warning(
+                f"a Flight connection is closed: {refusal}",
+                limit=refusal.reason,
+                principal=visitor.name,
+                peer=visitor.peer,
+            )
+
     def _leave(self, visitor: Visitor) -> None:
         self._visitors.pop(visitor.relayed, None)
+        self._ledger.leave(visitor)
         if visitor.deadline is not None:
             visitor.deadline.cancel()
         visitor.place.leave()
@@ -240,6 +283,12 @@ class Front:
         if visitor.deadline is not None:
             visitor.deadline.cancel()
         visitor.place.known()
+        if visitor.relayed not in self._visitors:
+            return  # it has left meanwhile
+        known = sum(one.principal is not None for one in self._visitors.values())
+        share = self._connections_max // KNOWN_SHARE
+        if known > max(1, self._connections_max - max(1, share)):
+            self._evict(to_yield(self._visitors.values(), visitor))
 
     # On the threads of relays and calls.
 
@@ -265,12 +314,10 @@ class Front:
         visitor = self._by_name.get(name)
         if visitor is None:  # it was closed meanwhile
             return
-        call.moved = visitor.moved_for_one
-        call.abort = visitor.relayed.abort
         call.left = visitor.calls.discard
         visitor.calls.add(call)
         is_new = visitor.principal is None
-        visitor.principal = call.principal.name
+        visitor.principal = call.principal
         if is_new:
             relays = self._relays[1:]
             visitor.relayed.open_up(relays[visitor.number % len(relays)])

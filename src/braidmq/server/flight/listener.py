@@ -14,13 +14,15 @@ from ssl import OP_NO_RENEGOTIATION, TLSVersion
 import structlog
 
 from braidmq.broker.authorize import Principal
+from braidmq.broker.quotas import UNFINISHED_BYTES
 from braidmq.server.config.config import FlightConfig, LimitsConfig
 from braidmq.server.cursors import Cursors
 from braidmq.server.engine.engine import Engine
 from braidmq.server.flight.calls import Calls
-from braidmq.server.flight.front import Front, Inner, Visitor
+from braidmq.server.flight.front import Front, Inner
 from braidmq.server.flight.reading import Reading
 from braidmq.server.flight.service import FlightService
+from braidmq.server.flight.visitors import Visitor
 from braidmq.server.flight.writing import Writing
 from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
@@ -52,6 +54,7 @@ class FlightListener:
         Raises:
             AddressInUseError: The address cannot be bound.
             ConfigError: The certificate or its key cannot be used.
+            NoSocketError: There is no room for the socket on which gRPC listens.
         """
         tls = None
         if config.tls_cert is not None and config.tls_key is not None:
@@ -71,25 +74,29 @@ class FlightListener:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self.calls = Calls(find)
         self.refused: Counter[str] = self.calls.refused  # connections and calls, by reason
-        inner = Inner()
+        inner: Inner | None = None
         try:
+            inner = Inner(data_dir)
             self._service = FlightService(
                 f"grpc+unix://{inner.path}", self.calls, Reading(data_dir)
             )
             inner.hide()
         except BaseException:
             self._bound.close()
-            inner.remove()
+            if inner is not None:
+                inner.remove()
             raise
         self._front = Front(
             inner,
             door=door,
             connections_max=connections_max,
             handshake_timeout_s=limits.handshake_timeout_s,
+            memory_bytes=limits.max_memory_bytes,
             tls=tls,
             refused=self.refused,
         )
         self._front.welcome = self._welcome
+        self._front.met = self._met
         self.calls.arrived = self._front.arrived
 
     def __len__(self) -> int:
@@ -134,22 +141,29 @@ class FlightListener:
                     visitor.relayed.abort()
 
     def _end_stalled(self, now: float, limit_s: float) -> None:
-        silent = [one for one in self._front.visitors() if one.silent_s(now) >= limit_s]
-        for call in self.calls.stalled(now, limit_s):
-            self.refused["flight_stalled"] += 1
-            _log.warning(
-                f"a Flight call made no progress for {limit_s:g} s, so its connection is "
-                "closed; flight.stall_timeout_s is the limit",
-                principal=call.principal.name,
-            )
-            if call.abort is not None:
-                call.abort()
-                continue
-            # It has not sent enough for its handler to begin, so its connection is not known:
-            # it is one of those of its principal that carry no other call.
-            for visitor in silent:
-                if visitor.principal == call.principal.name and not visitor.calls:
-                    visitor.relayed.abort()
+        for visitor in self._front.visitors():
+            calls = visitor.stalled(now, limit_s)
+            if calls and not visitor.relayed.is_aborted:
+                self.refused["flight_stalled"] += calls
+                _log.warning(
+                    f"a Flight call made no progress for {limit_s:g} s, so its connection is "
+                    "closed; flight.stall_timeout_s is the limit",
+                    calls=calls,
+                    principal=visitor.name,
+                    peer=visitor.peer,
+                )
+                visitor.relayed.abort()
+
+    def close_revoked(self) -> int:
+        """Close the connections of keys that are gone; return how many."""
+        revoked = [
+            one
+            for one in self._front.visitors()
+            if one.principal is not None and one.principal.gone
+        ]
+        for visitor in revoked:
+            visitor.relayed.abort()
+        return len(revoked)
 
     def open_connections(self) -> list[OpenConnection]:
         """Return the open connections."""
@@ -158,7 +172,7 @@ class FlightListener:
                 number=one.number,
                 strand=self.strand,
                 peer=one.peer,
-                principal=one.principal,
+                principal=one.name,
                 since_us=one.since_us,
                 subscriptions=0,
                 in_bytes=one.relayed.up.moved,
@@ -172,6 +186,10 @@ class FlightListener:
         assert self._engine is not None
         visitor.number = self._engine.next_number()
         visitor.since_us = self._engine.now_us()
+
+    def _met(self, limit: str) -> None:
+        if limit == UNFINISHED_BYTES and self._engine is not None:
+            self._engine.broker.topics.accounts.refused[limit] += 1
 
     async def close(self) -> None:
         """Shut the service and its threads down, after its connections were aborted."""

@@ -13,7 +13,8 @@ from braidmq.columnar import cuts, reading
 from braidmq.columnar.flight import requests
 from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches
-from braidmq.columnar.segments.views import DurableView, offset_at, topic_names
+from braidmq.columnar.segments.times import offset_at, offset_behind
+from braidmq.columnar.segments.views import DurableView, topic_names
 
 
 class Reading:
@@ -53,6 +54,12 @@ class Reading:
     ) -> requests.NumberAnswer:
         """Return the first id at or after a time."""
         return requests.NumberAnswer(offset_at(DurableView(self._path), request.time_us))
+
+    def offset_behind(
+        self, _principal: Principal, request: requests.OffsetAtRequest
+    ) -> requests.NumberAnswer:
+        """Return the id behind the last message before a time."""
+        return requests.NumberAnswer(offset_behind(DurableView(self._path), request.time_us))
 
     def topics(
         self, principal: Principal, request: requests.TopicsRequest

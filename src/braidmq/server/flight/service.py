@@ -22,7 +22,7 @@ from braidmq.columnar.loss import Loss
 from braidmq.columnar.reading import Batches
 from braidmq.server.flight.calls import CALL, Call, Calls, flight_errors
 from braidmq.server.flight.reading import Reading
-from braidmq.server.flight.writing import Writing
+from braidmq.server.flight.writing import Writing, may_publish
 
 TICKETS_BYTES_MAX: Final = 16 * MIB
 """Of one `GetFlightInfo`: each part's ticket names the topics again."""
@@ -47,6 +47,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
         self._scans: dict[str, Verb] = {
             "offsets": reading.offsets,
             "offset_at": reading.offset_at,
+            "offset_behind": reading.offset_behind,
             "topics": reading.topics,
             "topic_counts": reading.topic_counts,
             "cut": reading.cut,
@@ -77,7 +78,7 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
 
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
         """Return every action with the first line of its documentation."""
-        self._call(context)
+        self._call(context).hand_over()
         return [
             (name, (kind.__doc__ or "").partition("\n")[0])
             for name, kind in requests.ACTIONS.items()
@@ -153,12 +154,14 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
             losses: list[Loss] = []
             found = self._reading.batches(call.principal, request, losses)
             rows = self._rows(context, call, found, losses)
+            call.hand_over()  # its schema is sent before the first row is asked for
             return fl.GeneratorStream(found.schema, rows)
 
     def _rows(
         self, context: fl.ServerCallContext, call: Call, found: Batches, losses: list[Loss]
     ) -> Iterator[Any]:
         # A generator that is never begun is never ended, so the place is taken inside.
+        call.take_back()
         try:
             with (
                 flight_errors(),
@@ -199,18 +202,20 @@ class FlightService(fl.FlightServerBase):  # type: ignore[misc] # pyarrow has no
                 raise BadRequestError("a stage is written with a command, a StageRequest")
             request = decode(requests.StageRequest, descriptor.command)
             principal = call.principal
+            may_publish(principal, request.topic)  # before a row of it is read
             assert self._writing is not None
             try:
                 with self._calls.stages.one(principal, context.is_cancelled):
+                    if request.waits:
+                        _tell(call, writer, requests.Ready())
                     stage = self._writing.stage(call, request.topic, reader)
             finally:
                 self._calls.give_memory_back()
             try:
-                with call.peers_turn():
-                    writer.write(encode(stage))
-            except (pa.ArrowException, OSError):
+                _tell(call, writer, stage)
+            except BrokenStreamError:
                 self._writing.drop(principal, stage)
-                raise BrokenStreamError("the client disconnected while staging") from None
+                raise
 
     def do_exchange(self, *_arguments: object) -> None:
         """Refuse: there is nothing to exchange."""
@@ -223,6 +228,15 @@ def _sent(call: Call, answers: list[Any]) -> Iterator[Any]:
     for answer in answers:
         with call.peers_turn():
             yield answer
+
+
+def _tell(call: Call, writer: fl.FlightMetadataWriter, answer: Message) -> None:
+    """Send an answer to a peer that stages rows."""
+    try:
+        with call.peers_turn():
+            writer.write(encode(answer))
+    except (pa.ArrowException, OSError):
+        raise BrokenStreamError("the client disconnected while staging") from None
 
 
 def _all(answers: Message | Iterable[Message]) -> list[Message]:

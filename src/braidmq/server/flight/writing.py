@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from braidmq.broker.authorize import ADMIN, Principal, authorize
+from braidmq.base.errors import ConfigError, NotAllowedError
+from braidmq.broker.authorize import ADMIN, PUBLISH, Principal, authorize
 from braidmq.columnar.flight import requests
-from braidmq.columnar.flight.failures import BrokenStreamError, UnavailableError
+from braidmq.columnar.flight.failures import BrokenStreamError, UnavailableError, shortened
 from braidmq.columnar.flight.requests import BadRequestError, decode
 from braidmq.server.cursors import Cursors
 from braidmq.server.engine.requests import SHUTTING_DOWN
@@ -99,6 +100,10 @@ class Writing:
         self, call: Call, topic: str | None, reader: fl.MetadataRecordBatchReader
     ) -> requests.Stage:
         """Store the rows of a stream, if it is complete."""
+        for field in reader.schema:
+            if _has_dictionary(field.type):
+                problem = "a dictionary column: Arrow would hold each dictionary; send values"
+                raise ConfigError(shortened(field.name), problem)
         batches = sent_batches(call, reader)
         return self._stages.write(call.principal, topic, reader.schema, batches)
 
@@ -124,12 +129,28 @@ class Writing:
                 self._pending.discard(future)
 
 
+def may_publish(principal: Principal, topic: str | None) -> None:
+    """Check that a stage of *topic*, or of those that its rows name, could be committed.
+
+    Raises:
+        NotAllowedError: The principal may not publish to it, or to none at all.
+    """
+    if topic is None:
+        is_allowed = bool(principal.publish or principal.grants)
+    else:
+        is_allowed = authorize(principal, PUBLISH, topic)
+    if not is_allowed:
+        raise NotAllowedError(PUBLISH, "any topic" if topic is None else topic)
+
+
 def sent_batches(call: Call, reader: fl.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
     """Yield the batches that a peer sends, verified, up to the mark that ends them.
 
     Raises:
         BrokenStreamError: The mark is missing, or names another number of rows.
         BadRequestError: A batch is too large, or invalid.
+        UnauthenticatedError: The key was revoked meanwhile.
+        UnavailableError: Its permissions have changed; the stage may be sent again.
     """
     rows = 0
     while True:
@@ -141,6 +162,7 @@ def sent_batches(call: Call, reader: fl.MetadataRecordBatchReader) -> Iterator[p
             raise BrokenStreamError(f"the stream broke off after {rows} rows") from None
         except (pa.ArrowException, OSError) as error:
             raise BadRequestError(f"a batch cannot be read: {error}") from None
+        call.check_standing()
         if batch is not None:
             _check(batch)
             rows += len(batch)
@@ -150,6 +172,14 @@ def sent_batches(call: Call, reader: fl.MetadataRecordBatchReader) -> Iterator[p
             if said != rows:
                 raise BrokenStreamError(f"{said} rows were sent, but {rows} arrived")
             return
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _check(batch: pa.RecordBatch) -> None:

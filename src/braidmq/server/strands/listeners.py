@@ -60,6 +60,12 @@ class Listener(Protocol):
     def close_idle(self) -> None:
         """Close the connections that have been silent for too long."""
 
+    def close_revoked(self) -> int:
+        """Close those connections of principals that are gone which the engine does not know.
+
+        Return how many.
+        """
+
     def open_connections(self) -> list[OpenConnection]:
         """Return the open connections; none if the strand cannot list them."""
 
@@ -134,6 +140,10 @@ class TcpListener:
                         wire.abort()  # a peer that does not read would keep it from closing
                     else:
                         wire.close()
+
+    def close_revoked(self) -> int:
+        """Return 0: the engine knows every connection, and closes it."""
+        return 0
 
     def renew(self, tls: SSLContext) -> None:
         """Use another certificate for the connections from now on."""

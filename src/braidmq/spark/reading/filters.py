@@ -138,5 +138,5 @@ class Narrowing:
         if self._times_us != Bounds():
             start = max(start, log.offset_at(self._times_us.low))
             if self._times_us.high < OFFSET_MAX:
-                end = min(end, log.offset_at(self._times_us.high))
+                end = min(end, log.offset_behind(self._times_us.high))
         return Range(start, max(start, end))

@@ -36,16 +36,28 @@ class LostOffsetsError(LogError):
 
 
 class Limits(NamedTuple):
-    """The topics that start later than the others, or end earlier, each with its offset."""
+    """The topics that start later than the others, or end earlier, each with its offset.
+
+    The times, in microseconds, are None unless the range has messages from outside of them.
+    """
 
     floors: dict[str, int]
     ceilings: dict[str, int]
+    since_us: int | None = None
+    before_us: int | None = None
+
+    @property
+    def are_timed(self) -> bool:
+        """Whether a row's timestamp may exclude it."""
+        return self.since_us is not None or self.before_us is not None
 
     def within(self, start: int, end: int) -> "Limits":
         """Return the limits that exclude anything of a range."""
         return Limits(
             {topic: floor for topic, floor in self.floors.items() if start < floor},
             {topic: top for topic, top in self.ceilings.items() if top < end},
+            self.since_us,
+            self.before_us,
         )
 
 
@@ -73,6 +85,27 @@ def limits_of(options: ReadOptions) -> Limits:
         {topic: number for topic, number in floors.items() if number >= 0},
         {topic: number for topic, number in ceilings.items() if number >= 0},
     )
+
+
+def batch_limits(log: Log, options: ReadOptions) -> Limits:
+    """Return the limits of a batch read: of single topics, and of times.
+
+    Where the clock was set back, a range of offsets between two times also has messages from
+    outside of them. Call it after `batch_range`: the log may have grown since.
+
+    Raises:
+        DamagedLogError: The log is damaged.
+    """
+    return limits_of(options)._replace(
+        since_us=_mixed_at(log, options.start_us), before_us=_mixed_at(log, options.end_us)
+    )
+
+
+def _mixed_at(log: Log, time_us: int | None) -> int | None:
+    """Return the time if messages from before it come behind some from after it."""
+    if time_us is None or log.offset_behind(time_us) <= log.offset_at(time_us):
+        return None
+    return time_us
 
 
 def _named(position: Position | None) -> dict[str, int]:
@@ -157,7 +190,7 @@ def _lowest(log: Log, options: ReadOptions) -> int:
 
 def _highest(log: Log, options: ReadOptions) -> int:
     if options.end_us is not None:
-        return log.offset_at(options.end_us)
+        return log.offset_behind(options.end_us)
     assert options.end is not None
     ends = _each(options.end, LATEST, options)
     return log.offsets().latest if LATEST in ends else max(ends)

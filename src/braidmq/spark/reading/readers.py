@@ -39,6 +39,7 @@ from braidmq.spark.reading.offsets import (
     Limits,
     Offset,
     StreamOffset,
+    batch_limits,
     batch_range,
     limits_of,
     lose,
@@ -81,7 +82,8 @@ class BatchReader(DataSourceReader):
     def _cut(self) -> list[InputPartition]:
         log = self._scan.log
         start, end = self._narrowing.range(batch_range(log, self._options), log)
-        return as_partitions(self._scan.cut(start, end), limits_of(self._options))
+        limits = batch_limits(log, self._options)
+        return as_partitions(self._scan.cut(start, end), limits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition; on executors."""

@@ -184,7 +184,10 @@ class Scan:
         limited = limits.within(start, end) != NO_LIMITS
         own = [name for name in self.names if name in TYPES]
         if limited:
-            own += [name for name in ("topic", "offset") if name not in own]
+            needed = (
+                ("topic", "offset", "timestamp") if limits.are_timed else ("topic", "offset")
+            )
+            own += [name for name in needed if name not in own]
         batches = partial(
             self.log.batches,
             start=start,
@@ -253,7 +256,17 @@ def _within(batch: pa.RecordBatch, limits: Limits) -> pa.Array:
     for topic, ceiling in limits.ceilings.items():
         above = pc.and_(pc.equal(topics, topic), pc.greater_equal(offsets, ceiling))
         outside = pc.or_(outside, above)
-    return pc.invert(outside)
+    inside = pc.invert(outside)
+    if limits.since_us is not None:
+        inside = pc.and_(inside, pc.greater_equal(_times_us(batch), limits.since_us))
+    if limits.before_us is not None:
+        inside = pc.and_(inside, pc.less(_times_us(batch), limits.before_us))
+    return inside
+
+
+def _times_us(batch: pa.RecordBatch) -> pa.Array:
+    times = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
+    return times.cast(pa.int64())
 
 
 def _chosen(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:

@@ -400,3 +400,40 @@ def test_an_offline_follower_holds_no_messages_in_memory() -> None:
 
     assert ((0, 0), 0) == (before, held_bytes)
     assert 50 == len(take(back))
+
+
+def test_very_many_followers_take_turns() -> None:
+    """Each turn looks at a bounded number; one that returns between two of them stays."""
+    drive = offline_drive()
+    followers = drive.broker.followers
+    peers = [follow(drive, f"t.{number}") for number in range(30)]
+    for peer in peers:
+        leave(drive, peer)
+    due_us = drive.now_us + OFFLINE_US + 1
+    left: list[int] = []
+    while not followers.end_overdue(due_us, 10):
+        assert followers.is_in_round()
+        left.append(len(followers.by_id))
+        if len(left) == 3:
+            follow(drive, "t.29")
+
+    assert [30, 30, 30, 20, 10] == left
+    assert not followers.is_in_round()
+    assert ["t.29"] == [follower.topic.name for follower in followers.by_id.values()]
+
+
+def test_ending_many_followers_of_one_topic_takes_turns() -> None:
+    """Each end copies its topic's list, which counts as rows too."""
+    drive = offline_drive()
+    followers = drive.broker.followers
+    topic = drive.topic("a")
+    for number in range(640):
+        peer = peer_of(f"p{number}")
+        followers.follow(peer, topic, KEY, drive.now_us)
+        drive.broker.detach(peer, drive.now_us)
+    drive.commit()
+    before = len(followers.by_id)
+    assert not followers.end_overdue(drive.now_us + OFFLINE_US + 1, before + 100)
+    ended = before - len(followers.by_id)
+
+    assert 0 < ended < 15

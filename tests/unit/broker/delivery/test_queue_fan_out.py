@@ -393,7 +393,7 @@ def test_the_slowest_subscriber_blocks_publishers(drive: Drive) -> None:
     slow = drive.join(queue, 1)
     drive.join(queue)
     drive.publish_many("q", 2)
-    queue.blocked.append(slow.peer)
+    queue.line().append(slow.peer)
     drive.broker.take_touched()
     drive.leave(slow)
 

@@ -111,7 +111,7 @@ def test_a_publisher_waits_until_there_is_room() -> None:
     drive.publish_many("q", 2)
     publisher = peer_of("bob")
     had_room = queue.has_room()
-    queue.blocked.append(publisher)
+    queue.line().append(publisher)
     drive.broker.queues.pump(queue, drive.now_us)
     still = publisher.touched
     drive.join(queue, 1)
@@ -127,7 +127,7 @@ def test_every_way_to_make_room_wakes_publishers(end: str) -> None:
     drive = Drive()
     queue = declared(drive, BLOCK_PUBLISHER, 2, ttl_us=5 * S)
     publisher = peer_of("bob")
-    queue.blocked.append(publisher)
+    queue.line().append(publisher)
     if end == "refused":
         drive.publish("q")
         drive.publish("q")

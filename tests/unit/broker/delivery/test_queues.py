@@ -37,7 +37,7 @@ def ledger_of(queue: Queue) -> Ledger:
 def view_of(queue: Queue, *, unsettled: int, in_flight: int) -> View:
     view = View(queue, ledger_of(queue), Settled(7))
     view.unsettled, view.flight().count = unsettled, in_flight
-    queue.consumers.append(QueueConsumer(Peer(), queue, view))
+    queue.add_consumer(QueueConsumer(Peer(), queue, view))
     return view
 
 

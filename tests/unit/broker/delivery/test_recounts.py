@@ -1,13 +1,15 @@
 """A queue counts what is really there, after forced retention and after a repair."""
 
+from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 
 import pytest
 
 from braidmq.broker import records, state
 from braidmq.broker.broker import Broker
-from braidmq.broker.delivery import recounts
 from braidmq.broker.delivery.queue import Queue
+from braidmq.broker.delivery.recounts import ROWS_MAX, Corrections, Ranges, Recount, Survey
 from braidmq.broker.policy import FAN_OUT_WITH_ACK, PRIORITY_BASED, ROUND_ROBIN, Policy
 from braidmq.broker.topics import Message, body_of
 from braidmq.server.config.config import Config
@@ -21,7 +23,16 @@ from braidmq.wal.segment import list_segments, segment_path
 
 NOW_US = 5_000_000
 COUNT = 100
+EVERYTHING = 10**6
 MODES = [ROUND_ROBIN, PRIORITY_BASED, FAN_OUT_WITH_ACK]
+
+
+def wanted(broker: Broker, lost: Ranges, rows_max: int = EVERYTHING) -> list[Recount]:
+    """Return what a survey finds, in as many turns as it takes."""
+    survey = Survey(broker.queues, lost)
+    while not survey.go_on(rows_max):
+        pass
+    return survey.found
 
 
 class Running:
@@ -57,19 +68,19 @@ class Running:
             else:
                 self.log.do(self.log.jobs or self.log.reads)
 
-    def declare(self, mode: int) -> None:
+    def declare(self, mode: int, name: str = "q") -> None:
         policy = Policy()
         policy.mode = mode
         policy.max_size = COUNT
-        topic = self.broker.topics.get("q")
+        topic = self.broker.topics.get(name)
         assert topic is not None
         self.broker.queues.declare(topic, policy, NOW_US)
         self.settle()
 
-    def publish(self, count: int) -> None:
+    def publish(self, count: int, name: str = "q") -> None:
         rng = Random(count)
         for number in range(count):
-            topic = self.broker.topics.get("q")
+            topic = self.broker.topics.get(name)
             assert topic is not None
             message = Message(topic, 1, body_of(topic, bytes(300)))
             message.priority = rng.randrange(4)
@@ -139,17 +150,17 @@ def test_only_the_difference_is_subtracted() -> None:
     running.publish(COUNT)
     (lane,) = running.queue.lanes
     lane.position.behind = True
-    (wanted,) = recounts.wanted(running.broker.queues, [(0, 50)])
+    (recount,) = wanted(running.broker, [(0, 50)])
     assert (COUNT, [(lane.position.cursor + 1, running.queue.topic.last_id)]) == (
-        wanted.expected,
-        wanted.ranges,
+        recount.expected,
+        recount.ranges,
     )
-    wanted.apply(COUNT)
+    recount.apply(COUNT)
     assert COUNT == lane.unsettled
-    wanted.apply(COUNT - 30)
+    recount.apply(COUNT - 30)
     assert COUNT - 30 == lane.unsettled
     lane.position.behind = False
-    wanted.apply(0)
+    recount.apply(0)
 
     assert COUNT - 30 == lane.unsettled
 
@@ -160,7 +171,68 @@ def test_queues_that_lost_nothing_are_not_counted() -> None:
     running.declare(ROUND_ROBIN)
     running.publish(3)
 
-    assert [] == recounts.wanted(running.broker.queues, [])
+    assert [] == wanted(running.broker, [])
     last_id = running.found.wal.committed_id
-    assert [] == recounts.wanted(running.broker.queues, [(last_id + 1, last_id + 9)])
-    assert 1 == len(recounts.wanted(running.broker.queues, [(0, last_id)]))
+    assert [] == wanted(running.broker, [(last_id + 1, last_id + 9)])
+    assert 1 == len(wanted(running.broker, [(0, last_id)]))
+
+
+def test_a_survey_and_its_corrections_take_turns() -> None:
+    """A bounded number of queues in each, and the same in the end as in one go."""
+    running = Running(FakeDisk())
+    names = [f"q.{number}" for number in range(20)]
+    for name in names:
+        running.declare(PRIORITY_BASED, name)
+        running.publish(8, name)
+    lost = [(0, running.found.wal.committed_id)]
+    expected = [recount.channel for recount in wanted(running.broker, lost)]
+    survey = Survey(running.broker.queues, lost)
+    found = [0]
+    running.broker.queues.delete(running.broker.queues.by_name["q.3"])
+    while not survey.go_on(rows_max=9):
+        found.append(len(survey.found))
+    steps = [after - before for before, after in pairwise(found)]
+
+    assert 8 < len(steps)
+    assert 8 >= max(steps)  # of two queues at most
+    assert [each for each in expected if not each.ended] == [
+        recount.channel for recount in survey.found
+    ]
+    corrections = Corrections(running.broker.queues, [(each, 0) for each in survey.found])
+    assert not corrections.go_on(rows_max=4)
+    left = [name for name in names if name != "q.3"]
+    assert (
+        18
+        >= sum(running.broker.queues.by_name[name].unsettled() > 0 for name in left)
+        >= len(left) - 4
+    )
+    while not corrections.go_on(rows_max=4):
+        pass
+    assert {0} == {running.broker.queues.by_name[name].unsettled() for name in left}
+
+
+def test_another_deletion_waits_for_the_recount_under_way() -> None:
+    """Turn by turn if the event loop is there, and one recount at a time."""
+    running = Running(FakeDisk())
+    turns: list[Callable[[], None]] = []
+    for number in range(ROWS_MAX // 5 + 1):
+        running.declare(PRIORITY_BASED, f"q.{number}")
+    running.declare(ROUND_ROBIN)
+    running.publish(COUNT)
+    running.queue.lanes[0].position.behind = True
+    engine = running.engine
+    first_id = running.found.wal.committed_id
+    engine.later = turns.append
+    engine.forced_out(first_id)
+    engine.forced_out(first_id)
+    assert 1 == len(turns)
+    assert not running.log.reads  # the survey has not seen all
+    turns.pop()()
+    assert 1 == len(running.log.reads)
+    engine.forced_out(first_id)
+    running.settle()  # a recount with its correction, and the next survey's first turn
+
+    assert 1 == len(turns)
+    turns.pop()()
+    running.settle()
+    assert ([], COUNT) == (turns, running.queue.unsettled())  # nothing was really deleted

@@ -1,16 +1,28 @@
 """Finding ids by time, and topics by a range of ids."""
 
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from braidmq import columnar
 from braidmq.base.errors import DamagedLogError
-from braidmq.columnar.segments.views import DurableView, offset_at, topic_names
+from braidmq.broker.records import describe, encode_clock
+from braidmq.columnar.segments.held import HeldSegments
+from braidmq.columnar.segments.segments import Segment
+from braidmq.columnar.segments.times import offset_at, offset_behind
+from braidmq.columnar.segments.views import DurableView, topic_names
+from braidmq.wal.disk import Disk
+from braidmq.wal.maintenance.repair import repair
 from tests.unit.columnar.logs import (
     NOTE,
+    Row,
     flip,
     log_of,
     message,
+    offsets_of,
+    plain_rows,
     retain_from,
     segment_files,
     write_log,
@@ -61,6 +73,118 @@ def test_segments_that_disappear_during_the_search_are_older(tmp_path: Path) -> 
 
         assert 181 == offset_at(view, 180)
         assert offset_at(view, 5) <= wal.first_id
+
+
+def stepped(steps: dict[int, int], count: int = 400) -> list[bytes]:
+    """Messages and notes, with the times that a clock gives which is set at some of them."""
+    bodies: list[bytes] = []
+    now_us = 5_000
+    for number in range(count):
+        if number in steps:
+            now_us += steps[number]
+            bodies.append(encode_clock(steps[number], now_us))
+        bodies.append(
+            NOTE if number % 5 == 4 else message(f"t{number % 3}", b"x" * 100, now_us)
+        )
+        now_us += 3
+    return bodies
+
+
+# Of about 30 records in a segment: alone, twice in one segment, in the last, which grows.
+STEPS: dict[str, dict[int, int]] = {
+    "none": {},
+    "forwards": {100: 10_000},
+    "back": {200: -500},
+    "forwards and back": {100: 10_000, 250: -10_500},
+    "within a segment": {103: 10_000, 106: -10_010},
+    "in the last segment": {396: -900},
+    "often": {40 * number: (-1) ** number * 700 for number in range(1, 10)},
+}
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "no_index"])
+def test_a_read_by_time_is_exact_whatever_the_clock_did(
+    tmp_path: Path, steps: dict[int, int], *, indexed: bool
+) -> None:
+    """It returns the rows with these timestamps, all and no others, also of single topics."""
+    path = write_log(tmp_path, stepped(steps))
+    if not indexed:
+        for index in (path / "wal").glob("*.idx"):
+            index.unlink()
+    stored = [(row["offset"], row["topic"], micros(row)) for row in plain_rows(path)]
+    moments = sorted({at for _, _, at in stored[::37]})[:: 1 if indexed else 3]
+    view = DurableView(path)
+    for start_us, end_us in pairwise([0, 1, *moments, 20_000]):
+        for topic in (None, "t1"):
+            wanted = [
+                number
+                for number, name, at in stored
+                if start_us <= at < end_us and topic in {None, name}
+            ]
+            topics = None if topic is None else [topic]
+            found = columnar.read(view, start_time=start_us, end_time=end_us, topics=topics)
+            assert wanted == offsets_of(found)
+        since = [number for number, _, at in stored if at >= end_us]
+        before = [number for number, _, at in stored if at < end_us]
+        assert min(since, default=view.latest) == offset_at(view, end_us)
+        assert max([0, *before]) < offset_behind(view, end_us) <= view.latest
+
+
+def micros(row: Row) -> int:
+    since: timedelta = row["timestamp"] - datetime(1970, 1, 1, tzinfo=UTC)
+    return since // timedelta(microseconds=1)
+
+
+def test_without_a_step_the_two_offsets_of_a_moment_are_the_same(tmp_path: Path) -> None:
+    """So a range by time is not larger than the messages in it."""
+    view = DurableView(write_log(tmp_path, stepped({})))
+
+    for moment in range(4_990, 6_300, 61):
+        assert offset_at(view, moment) == offset_behind(view, moment)
+
+
+class Counting(DurableView):
+    """A view that counts the segments it opens."""
+
+    opened = 0
+
+    def open(self, first_id: int, held: HeldSegments | None = None) -> Segment | None:
+        self.opened += 1
+        return super().open(first_id, held)
+
+
+def test_where_no_step_was_recorded_few_segments_are_read(tmp_path: Path) -> None:
+    """A step costs a look at its own segment; without one a search is binary."""
+    opened: list[int] = []
+    for steps in ({}, {700: -500}):
+        path = write_log(tmp_path / str(len(steps)), stepped(steps, 1_500), batch=35)
+        view = Counting(path)
+        assert len(view.first_ids(0, view.latest)) > 40
+        offset_behind(view, 7_000)
+        opened.append(view.opened)
+
+    assert opened[0] <= 12
+    assert opened[1] <= 24
+
+
+def test_a_step_that_a_repair_gave_up_is_reckoned_with(tmp_path: Path) -> None:
+    """The gap says nothing of it, so its segment counts as one in which times may go back."""
+    path = write_log(tmp_path, stepped({150: 10_000, 200: -10_000}))
+    for file in segment_files(path):
+        for step_us in (10_000, -10_000):
+            body = encode_clock(step_us, 0)[:9]
+            at = file.read_bytes().find(body)
+            if at > 0:
+                flip(file, at + 1)
+    report = repair(Disk(path), describe, accept_loss=True)
+    whole = columnar.read(path, fail_on_data_loss=False)
+    stored = [(row["offset"], micros(row)) for row in whole.to_pylist()]
+
+    assert 2 == len(report.damages)
+    for moment in (5_100, 5_500, 5_700, 15_500):
+        found = columnar.read(path, end_time=moment, fail_on_data_loss=False)
+        assert [number for number, at in stored if at < moment] == offsets_of(found)
 
 
 BODIES = [message(f"t{number // 10}", bytes(500)) for number in range(100)]

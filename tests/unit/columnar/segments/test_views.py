@@ -121,6 +121,81 @@ def test_no_segment_where_a_mark_says_there_were_some_is_damage(tmp_path: Path) 
         DurableView(tmp_path)
 
 
+@pytest.mark.parametrize("query", QUERIES)
+def test_missing_oldest_segments_are_damage_and_not_fewer_rows(
+    tmp_path: Path, query: str
+) -> None:
+    """Retention has not deleted them: the floor says from where on the log must be there."""
+    write_log(tmp_path, BODIES)
+    oldest = segment_files(tmp_path)[:2]
+    behind = int(segment_files(tmp_path)[2].stem)
+    for path in oldest:
+        path.unlink()
+
+    with pytest.raises(DamagedLogError, match="missing segment") as caught:
+        QUERIES[query](tmp_path)
+    assert (1, behind - 1) == (caught.value.first_id, caught.value.last_id)
+
+
+def test_no_segment_and_no_mark_beside_a_floor_is_damage(tmp_path: Path) -> None:
+    """A log that was just made has a segment before it has a floor."""
+    write_log(tmp_path, BODIES)
+    for path in [*segment_files(tmp_path), tmp_path / "wal/durable"]:
+        path.unlink()
+
+    with pytest.raises(DamagedLogError, match="no segment"):
+        columnar.read(tmp_path)
+
+
+def test_what_retention_deleted_is_no_damage(tmp_path: Path) -> None:
+    """The floor has risen; a crash may have left segments below it, which are read."""
+    write_log(tmp_path, BODIES)
+    oldest = segment_files(tmp_path)[:3]
+    kept = [path.read_bytes() for path in oldest]
+    with log_of(tmp_path, []) as wal:
+        retain_from(wal, int(oldest[2].stem))
+        first_id = wal.first_id
+    assert list(range(first_id, 201)) == offsets_of(columnar.read(tmp_path))
+    oldest[1].write_bytes(kept[1])
+
+    assert list(range(int(oldest[1].stem), 201)) == offsets_of(columnar.read(tmp_path))
+
+
+def test_a_log_without_a_floor_is_read_as_it_is(tmp_path: Path) -> None:
+    """One that an earlier version left: nothing says where it must begin."""
+    write_log(tmp_path, BODIES)
+    oldest, following = segment_files(tmp_path)[:2]
+    oldest.unlink()
+    (tmp_path / "wal/floor").unlink()
+
+    assert int(following.stem) == DurableView(tmp_path).earliest
+    assert list(range(int(following.stem), 201)) == offsets_of(columnar.read(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", bytes(1024), b"x" * 1024])
+def test_a_damaged_floor_is_an_error(tmp_path: Path, content: bytes) -> None:
+    """Its two copies are written one after the other, so one of them is always whole."""
+    write_log(tmp_path, BODIES)
+    floor = tmp_path / "wal/floor"
+    whole = floor.read_bytes()
+    floor.write_bytes(content)
+    with pytest.raises(DamagedLogError, match="wal/floor"):
+        columnar.read(tmp_path)
+    for torn in (whole[:512] + bytes(512), bytes(512) + whole[512:]):
+        floor.write_bytes(torn)
+        assert 200 == columnar.read(tmp_path).num_rows
+
+
+def test_an_oldest_segment_that_goes_missing_is_damage(tmp_path: Path) -> None:
+    """It was listed, and retention did not take it."""
+    write_log(tmp_path, BODIES)
+    view = DurableView(tmp_path)
+    segment_files(tmp_path)[0].unlink()
+
+    with pytest.raises(DamagedLogError, match="missing segment"):
+        view.open(1)
+
+
 def test_a_view_stays_the_same_while_the_log_grows(tmp_path: Path) -> None:
     """The segment that grew is sealed by now, and still gives the same rows."""
     with log_of(tmp_path, BODIES[:10]) as wal:

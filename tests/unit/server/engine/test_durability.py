@@ -13,7 +13,11 @@ from braidmq.base.errors import BraidError, LogFullError, LogPoisonedError, LogS
 from braidmq.broker import records
 from braidmq.broker.broker import Broker
 from braidmq.broker.delivery.dispatch import ChannelRead, ReadRequest
+from braidmq.broker.delivery.recounts import Recount
+from braidmq.broker.policy import Policy
 from braidmq.broker.settings import Settings
+from braidmq.server.engine import counting
+from braidmq.server.engine import durability as durability_module
 from braidmq.server.engine.durability import Durability
 from braidmq.server.engine.engine import Engine
 from braidmq.testing.disk import FakeDisk
@@ -35,6 +39,8 @@ class Reports:
         self.committed_ids: list[int] = []
         self.failures: list[BraidError] = []
         self.found: list[tuple[list[tuple[int, bytes]], int, int]] = []
+        self.counts: list[int] = []
+        self.order: list[str] = []
         self.rooms = 0
         self.floors: list[int] = []
 
@@ -53,6 +59,11 @@ class Reports:
         lost_count: int,
     ) -> None:
         self.found.append((found, reached_id, lost_count))
+        self.order.append("read")
+
+    def recounted(self, counts: list[tuple[Recount, int]]) -> None:
+        self.counts += [count for _, count in counts]
+        self.order.append("recount")
 
     def room_made(self) -> None:
         self.rooms += 1
@@ -282,3 +293,35 @@ async def test_without_memory_backlog_is_read_later(monkeypatch: pytest.MonkeyPa
 
         assert [([(1, body)], 1, 0)] == reports.found
     assert [] == reports.failures
+
+
+async def test_a_read_does_not_wait_for_a_recount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over a long log is made in slices, and reads that come meanwhile go first.
+
+    A slice for which there was no descriptor is repeated, and what was counted stays counted.
+    """
+    monkeypatch.setattr(counting, "SLICE_ROWS", 1)
+    monkeypatch.setattr(durability_module, "READ_AGAIN_S", 0.001)
+    broker = Broker(Settings())
+    topic = broker.topics.get("t")
+    assert topic is not None
+    topic.last_id = 40
+    queue = broker.queues.new(topic, Policy(), 1)
+    queue.begin(0)
+    (lane,) = queue.lanes
+    disk = FakeDisk()
+    async with durability_on(disk) as (durability, reports):
+        for _ in range(40):
+            durability.append([message(bytes(10_000))], urgent=False)
+        await until(lambda: len(reports.committed_ids) == 40)
+        assert 5 < len(durability.wal.segments())
+        durability.count([Recount(lane, [(3, 40)], 40), Recount(lane, [(5, 5), (7, 8)], 3)])
+        durability.read(ChannelRead(lane, broker.settings, 0))
+        await until(lambda: reports.counts)
+
+        assert (["read", "recount"], [38, 3]) == (reports.order, reports.counts)
+        disk.fail("pread", errno.ENOMEM)
+        durability.count([Recount(lane, [(3, 40)], 40)])
+        await until(lambda: len(reports.counts) > 2)
+        assert ([38], ["pread"]) == (reports.counts[2:], disk.failed)
+        assert [] == reports.failures

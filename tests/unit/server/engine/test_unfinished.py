@@ -6,7 +6,12 @@ from braidmq.broker.policy import BLOCK_PUBLISHER
 from braidmq.broker.quotas import Quotas, refusal
 from braidmq.broker.settings import Settings
 from braidmq.server.engine.connection import Connection
-from braidmq.server.engine.unfinished import PROGRESS_BYTES, PROGRESS_US, UnfinishedInput
+from braidmq.server.engine.unfinished import (
+    PROGRESS_BYTES,
+    PROGRESS_US,
+    SLACK_BYTES,
+    UnfinishedInput,
+)
 from tests.integration.blip.peer import publish
 from tests.unit.broker.drive import policy_of
 from tests.unit.server.by_hand import Hand, HandWire
@@ -130,6 +135,34 @@ def test_what_is_held_up_keeps_no_other_from_sending() -> None:
     assert (False, True) == (last_wire.is_reading(), honest_wire.is_reading())
     assert 50_000 == hand.engine.unfinished.bytes - hand.engine.unfinished.held_up_bytes
     last.lost()
+
+
+def test_far_above_its_quota_a_connection_that_is_held_up_is_refused() -> None:
+    """One read of each of very many would be too much; those before it are kept."""
+    hand = Hand()
+    full_queue(hand)
+    room = 2 * LIMIT + SLACK_BYTES
+    sent = publish(2, "t", bytes(250_000))
+    wires = [waiting(hand, ADA, sent)[1] for _ in range(20)]
+    closed = [wire.is_closed for wire in wires]
+
+    assert sorted(closed) == closed
+    assert room // len(sent) == closed.count(False)
+    assert room - len(sent) < hand.engine.unfinished.bytes <= room
+    assert refusal("unfinished_bytes", LIMIT, "ada").encode() in wires[-1].written
+
+
+def test_all_that_is_held_stays_within_the_budget() -> None:
+    """Whoever holds the most is refused then, held up or not; the others go on."""
+    settings = Settings()
+    settings.memory_bytes = 1_000_000
+    hand = Hand(settings)
+    full_queue(hand)
+    few = waiting(hand, ADA, publish(2, "t", bytes(100_000)))[1]
+    wires = [waiting(hand, BOB, publish(2, "t", bytes(200_000)))[1] for _ in range(9)]
+
+    assert (5, False) == ([wire.is_closed for wire in wires].count(True), few.is_closed)
+    assert 800_000 < hand.engine.unfinished.bytes <= 1_000_000
 
 
 def test_a_connection_that_goes_on_is_read_from_again() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from braidmq.base.errors import LogScarceError
 from braidmq.broker.authorize import Principal
 from braidmq.columnar.flight.failures import decode_failure
 from braidmq.server.flight import calls as flight_calls
-from braidmq.server.flight.calls import PROGRESS_BYTES_MIN, Call, Calls
+from braidmq.server.flight.calls import Calls
 
 ANNA = Principal("anna", publish=[], subscribe=[])
 BERT = Principal("bert", publish=[], subscribe=[])
@@ -128,40 +129,21 @@ def test_another_key_has_calls_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert 2 == calls.refused["flight_calls"]
 
 
-def begun(calls: Calls) -> Call:
-    call = calls.start_call(None, HEADERS)
+def test_a_call_is_at_work_unless_it_waits_for_its_peer() -> None:
+    """For the limit; each turn begins anew, and a call that has just begun explains nothing."""
+    call = opened_calls().start_call(None, HEADERS)
     call.begins()
-    return call
-
-
-def test_a_call_stalls_while_its_peer_makes_no_progress() -> None:
-    """Every batch is progress, and so is a part of one; the broker's own work is no stall."""
-    calls = opened_calls()
-    call, moved = begun(calls), [0]
-    call.moved = lambda: moved[0]
-    assert [] == calls.stalled(0.0, 5.0) + calls.stalled(100.0, 5.0)
+    now = monotonic()
+    assert not call.is_at_work(now, 10.0)
+    assert call.is_at_work(now + 100.0, 10.0)
     with call.peers_turn():
-        assert [] == calls.stalled(101.0, 5.0) + calls.stalled(105.0, 5.0)
-        assert [call] == calls.stalled(106.0, 5.0)
-        moved[0] += PROGRESS_BYTES_MIN - 1
-        assert [call] == calls.stalled(107.0, 5.0)
-        moved[0] += 1
-        assert [] == calls.stalled(108.0, 5.0)
-        assert [call] == calls.stalled(113.0, 5.0)
-    assert [] == calls.stalled(200.0, 5.0)
-    with call.peers_turn():
-        assert [] == calls.stalled(201.0, 5.0)
-
-
-def test_a_call_that_never_begins_stalls() -> None:
-    """Flight waits for the first message of a stage before it tells us of it."""
-    calls = opened_calls()
-    call = calls.start_call(None, HEADERS)
-
-    assert [] == calls.stalled(0.0, 5.0)
-    assert [call] == calls.stalled(5.0, 5.0)
-    call.call_completed(None)
-    assert [] == calls.stalled(10.0, 5.0)
+        assert call.is_at_work(now + 9.0, 10.0)
+        assert not call.is_at_work(now + 100.0, 10.0)
+    assert call.is_at_work(now + 100.0, 10.0)
+    call.hand_over()
+    assert not call.is_at_work(now + 100.0, 10.0)
+    call.take_back()
+    assert call.is_at_work(now + 100.0, 10.0)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 import socket
 import stat
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from braidmq.base.errors import NoSocketError
 from braidmq.columnar.endpoint import Endpoint
+from braidmq.server.flight import front
 from braidmq.server.flight.front import PREFACE, Inner
 from braidmq.server.flight.listener import FlightListener
 from braidmq.testing import running_broker
@@ -17,9 +20,9 @@ from tests.integration.blip.peer import until
 from tests.integration.flights import in_thread
 
 
-def test_the_inner_socket_has_no_name() -> None:
+def test_the_inner_socket_has_no_name(tmp_path: Path) -> None:
     """Only who holds its descriptor connects; each connection has a name of its own."""
-    inner = Inner()
+    inner = Inner(tmp_path)
     assert stat.S_IMODE(Path(inner.path).parent.stat().st_mode) == 0o700
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(inner.path)
@@ -39,6 +42,48 @@ def test_the_inner_socket_has_no_name() -> None:
         inner.connect()
     inner.close()
     inner.close()
+
+
+UNUSABLE = Path("/proc")  # in which nothing can be made, as on a disk without room
+
+
+def test_the_inner_socket_needs_no_room_in_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes to memory, then to the data directory; so it does if a path is too long."""
+    monkeypatch.setattr(tempfile, "tempdir", str(UNUSABLE))
+    inner = Inner(tmp_path)
+    assert front.MEMORY_DIR == Path(inner.path).parents[1]
+    inner.remove()
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(front, "MEMORY_DIR", long)
+    inner = Inner(tmp_path)
+    assert tmp_path == Path(inner.path).parents[1]
+    inner.remove()
+    with pytest.raises(NoSocketError, match=r"^no directory has room for a socket: the "):
+        Inner(long)
+
+    assert [] == list(long.iterdir())
+    assert [long] == list(tmp_path.iterdir())
+
+
+def test_names_of_connections_cannot_be_guessed(tmp_path: Path) -> None:
+    """Any process of the machine could bind a name first; two brokers may have equal pids."""
+    names = []
+    for _ in range(2):
+        inner = Inner(tmp_path)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(inner.path)
+            listening.listen()
+            inner.hide()
+            connection, name = inner.connect()
+            connection.close()
+            names.append(name.rpartition("-")[0])
+        inner.close()
+
+    assert 2 == len(set(names))
+    assert [len("unix-abstract:braidmq-") + 32] * 2 == [len(name) for name in names]
 
 
 @asynccontextmanager

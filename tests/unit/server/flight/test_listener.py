@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
-import structlog
 import trustme
 
 from braidmq.base.errors import AddressInUseError, ConfigError
 from braidmq.broker.authorize import Principal
 from braidmq.columnar.endpoint import Endpoint
 from braidmq.columnar.flight.failures import UnavailableError
-from braidmq.daemon.daemon import Daemon
-from braidmq.server.config.config import Config, FlightConfig, LimitsConfig
+from braidmq.server.config.config import FlightConfig, LimitsConfig
 from braidmq.server.flight.listener import FlightListener
 from braidmq.testing import running_broker
 from braidmq.transport.door import Door
@@ -129,32 +126,3 @@ async def test_a_stuck_reader_does_not_hold_up_the_shutdown(tmp_path: Path) -> N
     assert 0 == len(listener)
     with pytest.raises(fl.FlightError):
         reader.read_all()
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("configured", [True, False])
-async def test_without_pyarrow_there_is_no_flight(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: bool
-) -> None:
-    """If Flight is configured, the broker refuses to start; if not, it starts and logs why."""
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    for name in [name for name in sys.modules if name.startswith("braidmq.server.flight")]:
-        monkeypatch.delitem(sys.modules, name)
-    given = {name: {"port": 0} for name in ("blip", "vibe", "qumbed", "http")}
-    if configured:
-        given["flight"] = {"port": 0}
-    daemon = Daemon(Config.model_validate({"data_dir": tmp_path, "dev": True, **given}))
-    problem = "needs pyarrow: pip install braidmq[columnar], or turn it off"
-    with structlog.testing.capture_logs() as logs:
-        try:
-            if configured:
-                with pytest.raises(ConfigError) as caught:
-                    await daemon.start()
-                assert f"flight: {problem}" == str(caught.value)
-            else:
-                await daemon.start()
-                assert None is daemon.addresses["flight"]
-                warnings = [one["event"] for one in logs if one["log_level"] == "warning"]
-                assert [f"flight is off: it {problem}"] == warnings
-        finally:
-            await daemon.stop()

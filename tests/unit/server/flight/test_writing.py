@@ -8,14 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from braidmq.base.errors import CursorError, NotAllowedError
-from braidmq.broker.authorize import Principal
+from braidmq.base.errors import ConfigError, CursorError, NotAllowedError
+from braidmq.broker.authorize import PUBLISH, Grant, Principal
 from braidmq.columnar.flight import requests
-from braidmq.columnar.flight.failures import BrokenStreamError, UnavailableError
+from braidmq.columnar.flight.failures import (
+    BrokenStreamError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from braidmq.columnar.flight.requests import BadRequestError, EndOfStage, encode
 from braidmq.server.cursors import Cursors
 from braidmq.server.flight.calls import Call
-from braidmq.server.flight.writing import Writing, sent_batches
+from braidmq.server.flight.writing import Writing, may_publish, sent_batches
 from braidmq.server.sink.sink import Sink
 from braidmq.server.sink.stages import Stages
 from braidmq.testing import running_broker
@@ -197,3 +201,50 @@ async def test_a_call_that_waits_for_a_stopping_broker_is_refused() -> None:
             await waiting
         with pytest.raises(UnavailableError, match="the broker is shutting down"):
             await on_thread(writing.cursors, ANNA, requests.CursorsRequest())
+
+
+def test_a_stage_ends_with_its_key() -> None:
+    """At its next batch: revoked, or with other permissions."""
+    for is_gone, error in ((True, UnauthenticatedError), (False, UnavailableError)):
+        principal = Principal("anna", publish=["a*"], subscribe=[])
+        batches = sent_batches(
+            Call(principal, lambda _call: None), Sent(rows(b"1"), rows(b"2"), mark(2))
+        )
+        assert 1 == len(next(batches))
+        principal.gone, principal.version = is_gone, 1
+        with pytest.raises(error):
+            next(batches)
+
+
+def test_who_may_not_publish_sends_no_rows() -> None:
+    """To the topic of a stage, or to any."""
+    for principal, topic, is_allowed in (
+        (ANNA, "a1", True),
+        (ANNA, "b", False),
+        (ANNA, None, True),
+        (ADMIN, None, False),
+        (
+            Principal("user", publish=[], subscribe=[], grants=[Grant("q", {PUBLISH})]),
+            None,
+            True,
+        ),
+    ):
+        if is_allowed:
+            may_publish(principal, topic)
+        else:
+            with pytest.raises(NotAllowedError):
+                may_publish(principal, topic)
+
+
+WORDS = pa.dictionary(pa.int8(), pa.string())
+
+
+@pytest.mark.parametrize("kind", [WORDS, pa.list_(WORDS), pa.struct([("w", pa.list_(WORDS))])])
+def test_dictionaries_are_refused_before_a_row_is_read(kind: pa.DataType) -> None:
+    """Arrow would keep each of them, however many columns a schema has."""
+    sent = Sent(rows(b"1"))
+    sent.schema = pa.schema([("value", pa.binary()), ("words", kind)])
+    with pytest.raises(ConfigError, match="words: a dictionary column"):
+        Writing.stage(None, CALL, "a1", sent)  # type: ignore[arg-type] # it uses none of it
+
+    assert (rows(b"1")[0], None) == sent.read_chunk()

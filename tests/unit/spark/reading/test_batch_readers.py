@@ -1,8 +1,10 @@
 """The batch reader, called as Spark calls it."""
 
+import operator
 import pickle
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import (
@@ -10,16 +12,26 @@ from pyspark.sql.datasource import (
     EqualTo,
     GreaterThan,
     InputPartition,
+    LessThan,
     StringStartsWith,
 )
+from pyspark.sql.types import BinaryType, StructField, StructType
 
+from braidmq.broker.records import encode_clock
 from braidmq.columnar import endpoint
 from braidmq.spark.reading.offsets import LostOffsetsError
 from braidmq.spark.reading.readers import BatchReader, FilteringBatchReader
 from braidmq.spark.values import OptionError
-from tests.unit.columnar.logs import plain_rows, write_log
+from tests.unit.columnar.logs import message, plain_rows, write_log
 from tests.unit.spark.running import Running
-from tests.unit.spark.sources import batch_reader, logged_losses, read_batch, read_parts, varied
+from tests.unit.spark.sources import (
+    batch_reader,
+    logged_losses,
+    read_batch,
+    read_parts,
+    stream_reader,
+    varied,
+)
 
 
 def test_the_same_range_gives_the_same_rows(tmp_path: Path) -> None:
@@ -131,6 +143,66 @@ def test_timestamps_select_rows(tmp_path: Path) -> None:
 
     assert plain_rows(path)[0]["timestamp"] < rows[0]["timestamp"]
     assert [row for row in plain_rows(path) if 31 <= row["offset"] < 61] == rows
+
+
+def stepped_back() -> list[bytes]:
+    """100 messages of a clock that is right, 100 of one in the future, 100 of it corrected."""
+    future = 10_000_000
+    bodies = [message("t", b"x" * 50, number * 1_000) for number in range(100)]
+    bodies += [encode_clock(future, future)]
+    bodies += [message("t", b"y" * 50, future + number * 1_000) for number in range(100)]
+    bodies += [encode_clock(-future, 200_000)]
+    bodies += [message("t", b"z" * 50, number * 1_000) for number in range(200, 300)]
+    return bodies
+
+
+TIMES: list[dict[str, Any]] = [
+    {"endingTimestamp": 250},
+    {"startingTimestamp": 50},
+    {"startingTimestamp": 150},
+    {"startingTimestamp": 50, "endingTimestamp": 260},
+    {"startingTimestamp": 5_000, "endingTimestamp": 10_020},
+]
+
+
+@pytest.mark.parametrize("options", TIMES, ids=str)
+def test_timestamps_select_rows_whatever_the_clock_did(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """All rows between the two, and no others, also where their times went back."""
+    path = write_log(tmp_path, stepped_back())
+    since = at_ms(options.get("startingTimestamp", 0))
+    before = at_ms(options.get("endingTimestamp", 10**9))
+    expected = [row["offset"] for row in plain_rows(path) if since <= row["timestamp"] < before]
+
+    assert expected == [row["offset"] for row in read_batch(path, **options)]
+    only_values = read_batch(path, StructType([StructField("value", BinaryType())]), **options)
+    assert len(expected) == len(only_values) > 0
+    assert {"value"} == set(only_values[0])
+
+
+def test_a_filter_by_time_narrows_no_row_away(tmp_path: Path) -> None:
+    """Spark filters what is left, so the range may have more, but never less."""
+    path = write_log(tmp_path, stepped_back())
+    for kind, holds in ((LessThan, operator.lt), (GreaterThan, operator.gt)):
+        reader = batch_reader(path)
+        reader.pushFilters([kind(("timestamp",), at_ms(250))])
+        found = {row["offset"] for row in read_parts(reader, reader.partitions())}
+        wanted = [row for row in plain_rows(path) if holds(row["timestamp"], at_ms(250))]
+        assert found >= {row["offset"] for row in wanted}
+
+
+def test_a_stream_begins_with_the_first_message_since_a_timestamp(tmp_path: Path) -> None:
+    """From there on it has every message, whatever their times are."""
+    path = write_log(tmp_path, stepped_back())
+
+    assert {"offset": 102, "begin": 102} == stream_reader(
+        path, startingTimestamp=150
+    ).initialOffset()
+
+
+def at_ms(milliseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
 def test_only_the_filtering_reader_takes_filters() -> None:

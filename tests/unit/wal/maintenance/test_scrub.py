@@ -73,6 +73,42 @@ def test_deleted_segments_are_skipped() -> None:
     assert wal.scrub(10**6) > 0
 
 
+@pytest.mark.parametrize("number", [0, 2, -1], ids=["oldest", "middle", "growing"])
+@pytest.mark.parametrize("opened", [True, False], ids=["open", "closed"])
+def test_a_segment_that_was_removed_is_found(number: int, *, opened: bool) -> None:
+    """By its name: a file that is open can be read until the broker ends, and then is lost."""
+    disk, wal = make_log()
+    if opened:
+        wal.scrub(10**6)
+    segment = wal.segments()[number]
+    disk.remove(segment.path)
+
+    with pytest.raises(DamagedLogError, match="missing segment") as caught:
+        wal.scrub(10**6)
+    found = caught.value
+    assert (segment.path, segment.first_id, max(segment.first_id, segment.last_id)) == (
+        found.segment,
+        found.first_id,
+        found.last_id,
+    )
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["open", "closed"])
+def test_a_verification_names_the_segment_that_is_missing(*, opened: bool) -> None:
+    """With its ids; those that retention has deleted are no error."""
+    disk, wal = make_log()
+    gone, missing = wal.segments()[0], wal.segments()[2]
+    if opened:
+        wal.scrub(10**6)
+    wal.retain(gone.last_id + 1, 1)
+    disk.remove(missing.path)
+
+    wal.verify(gone)
+    with pytest.raises(DamagedLogError, match="missing segment") as caught:
+        wal.verify(missing)
+    assert (missing.first_id, missing.last_id) == (caught.value.first_id, caught.value.last_id)
+
+
 def test_segments_of_many_blocks_are_scrubbed_in_steps() -> None:
     """A segment longer than a block is verified block by block."""
     wal = open_log(FakeDisk(), segment_bytes=2 * MIB + 5)

@@ -229,6 +229,10 @@ class QumbedListener:
                     self.refused["idle"] += 1
                     carrier.close()
 
+    def close_revoked(self) -> int:
+        """Return 0: the engine closes the streams, and `renew` their connections."""
+        return 0
+
     def open_connections(self) -> list[OpenConnection]:
         """Return the open connections on which a stream was opened."""
         following: Counter[int] = Counter()
