@@ -23,30 +23,6 @@ SECONDS_MAX: Final = 110
 PHOTOGRAPHS: Final = ("dashboard-light.png", "dashboard-dark.png")
 TERMINAL: Final = "terminal.svg"
 SVG: Final = "{http://www.w3.org/2000/svg}"
-PLACES: Final = ("kept", "made")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with pictures that were made just now."""
-    skip_without_browser()
-    place = tmp_path_factory.mktemp("pictures")
-    done = subprocess.run(
-        [sys.executable, "-m", "docs.draw", "--short", "--out", str(place)],
-        capture_output=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        text=True,
-        timeout=SECONDS_MAX,
-    )
-    assert (0, "") == (done.returncode, done.stderr)
-    return place
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest) -> Path:
-    return draw.PLACE if request.param == "kept" else request.getfixturevalue("made")
 
 
 def shown(path: Path) -> list[str]:
@@ -55,38 +31,49 @@ def shown(path: Path) -> list[str]:
     return ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES, indirect=True)
-@pytest.mark.parametrize("name", PHOTOGRAPHS)
-def test_the_dashboard_is_a_small_png_of_the_right_size(place: Path, name: str) -> None:
-    """A PNG of the whole viewport, below the limit for one picture."""
-    data = (place / name).read_bytes()
-
-    assert b"\x89PNG\r\n\x1a\n" == data[:8]
-    assert tuple(draw.SIZE.values()) == struct.unpack(">II", data[16:24])
-    assert len(data) < draw.BYTES_MAX
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES, indirect=True)
-def test_light_and_dark_are_different_pictures(place: Path) -> None:
-    """Otherwise the theme would not have been applied."""
+def assert_photographs(place: Path) -> None:
+    """Two different PNGs of the whole viewport, each below the limit for one picture."""
     light, dark = ((place / name).read_bytes() for name in PHOTOGRAPHS)
-
     assert light != dark
+    for data in (light, dark):
+        assert b"\x89PNG\r\n\x1a\n" == data[:8]
+        assert tuple(draw.SIZE.values()) == struct.unpack(">II", data[16:24])
+        assert len(data) < draw.BYTES_MAX
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES, indirect=True)
-def test_the_recording_shows_that_confirmed_messages_survive_a_kill(place: Path) -> None:
+def assert_recording(place: Path) -> None:
     """Published, killed, started again, delivered: in this order, each once."""
     lines = shown(place / TERMINAL)
     story = [line for line in lines if re.search(r"published|Killed|^\{|^\$ kill", line)]
-
     assert ["published 3 to jobs", "$ kill -9 $!; wait"] == story[:2]
     assert "Killed" in story[2]
     assert 3 * ['{"order": 42}'] == story[3:]
     assert "$ export BRAIDMQ_URL=vibe://dev-key@127.0.0.1:2925" in lines
+
+
+def test_the_pictures_of_the_repository_are_those_of_the_script() -> None:
+    """In kind: their sizes, their themes and what happens in the terminal."""
+    assert_photographs(draw.PLACE)
+    assert_recording(draw.PLACE)
+
+
+@pytest.mark.slow
+def test_the_script_makes_pictures_from_a_real_run(tmp_path: Path) -> None:
+    """In its short form, all of them."""
+    skip_without_browser()
+    done = subprocess.run(
+        [sys.executable, "-m", "docs.draw", "--short", "--out", str(tmp_path)],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert_photographs(tmp_path)
+    assert_recording(tmp_path)
 
 
 @pytest.mark.parametrize("path", sorted(draw.PLACE.glob("*.svg")), ids=lambda path: path.name)
