@@ -44,8 +44,8 @@ MOVED := moved
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: bench chaos check clean demo docs format help lock moved run setup test test-compiled test-pure \
-  wheel
+.PHONY: bench chaos check clean demo docs format help lock moved pictures run setup test test-compiled \
+  test-pure wheel
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -139,6 +139,9 @@ docs: setup ## the documentation as a site, in build/docs; a warning is an error
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m sphinx -b html -q -W --keep-going -n -d build/docs-trees docs build/docs
 	@echo "build/docs/index.html"
+
+pictures: setup ## the pictures of README and site, from a real run; needs chromium
+	$(BIN)/python -m docs.draw
 
 # --- judging --------------------------------------------------------------------------------
 

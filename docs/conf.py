@@ -21,6 +21,8 @@ highlight_language = "text"
 html_theme = "furo"
 html_title = f"BraidMQ {release}"
 html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_favicon = "../src/braidmq/admin/static/favicon.svg"
 # It is read offline, too: nothing is fetched from elsewhere.
 html_theme_options = {"source_repository": "", "top_of_page_buttons": []}
 html_copy_source = False

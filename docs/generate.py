@@ -24,7 +24,8 @@ PLACE: Final = Path(__file__).resolve().parent / "reference"
 NOTE: Final = "<!-- Made by docs/generate.py from the code; edits here are lost. -->"
 
 _ABOUT_COMMANDS: Final = (
-    "Every command has `--help`, and ends with one line `error: …` on stderr and an exit "
+    "Look up any command with its arguments and options. Every command has `--help`, and "
+    "ends with one line `error: …` on stderr and an exit "
     "code when it fails: 2 for a value that cannot be used, else 1, or what "
     "[operations](../operations.md#start-and-stop) says of the log's own codes. Tables "
     "are aligned on a terminal, tab-separated in a pipe, and JSON with `--json`. Colours "
@@ -63,13 +64,15 @@ this machine, what `run.json` says, in `BRAIDMQ_DATA_DIR` or in `data`; else por
 same host. A command that speaks a strand, given `http://`, asks the broker for the strand's
 port. If no broker is found, the error says what was tried."""
 _ABOUT_SETTINGS: Final = (
-    "What each of them means is in [configuration.md](../configuration.md), and so is the "
-    "order in which file, environment and flags win. Keys of "
+    "Find the name, the default and the environment variable of any setting. "
+    "[configuration.md](../configuration.md) explains each of them, and the order in which "
+    "file, environment and flags win. Keys of "
     "[`[delivery]`](../configuration.md#delivery) that a strand may override for itself "
     "are in its section, without a default."
 )
 _ABOUT_METRICS: Final = (
-    "`GET /metrics` answers in Prometheus' text format; on loopback it is open, else it "
+    "Find out what each metric counts. `GET /metrics` answers in Prometheus' text format; "
+    "on loopback it is open, else it "
     "needs a key. Beside these there are `braidmq_process_…`, the process's own processor "
     "time, memory and file descriptors. The names without `braidmq_` are those of BlipMQ, "
     "for dashboards that were made for it. Which of them are worth an alert is in "

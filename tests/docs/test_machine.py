@@ -76,7 +76,7 @@ def follow(machine: Machine, line: str) -> str:
         return until_ready(machine, line)
     output = machine.run(line)
     if " keys new " in line:
-        (place,) = re.findall(r"block that was printed at the end of `/(\S+)`", read(SYSTEMD))
+        (place,) = re.findall(r"block that the last command prints to `/(\S+)`", read(SYSTEMD))
         with (machine.root / place).open("a", encoding="utf-8") as file:
             file.write(output)
     return output

@@ -4,17 +4,22 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from docs import generate
+from tests.browser.stage import launched, skip_without_browser
 from tests.docs.test_snippets import ROOT
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 SECONDS_MAX: Final = 110
-LIMIT_BYTES: Final = 1_000_000
+WIDTHS: Final = (390, 1280)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +90,61 @@ def test_the_site_works_without_a_network(site: Path) -> None:
     loaded = {what for path in site.rglob("*.html") for what in Links(path).loaded}
 
     assert [] == [what for what in sorted(loaded) if "//" in what]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> "Iterator[Browser]":
+    skip_without_browser()
+    with launched() as browser:
+        yield browser
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_is_wider_than_the_screen(site: Path, chromium: "Browser", width: int) -> None:
+    """On a phone and on a desk; tables and blocks scroll by themselves. Pictures load."""
+    page = chromium.new_page(viewport={"width": width, "height": 900})
+    wrong = []
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        found = page.evaluate("document.documentElement.scrollWidth")
+        broken = page.evaluate(
+            "[...document.images].filter((image) => !image.naturalWidth).map((i) => i.src)"
+        )
+        if (found, broken) != (width, []):
+            wrong.append((path.name, found, broken))
+    page.close()
+
+    assert [] == wrong
+
+
+@pytest.mark.slow
+def test_the_search_finds_a_page(site: Path, chromium: "Browser") -> None:
+    """In the built files alone, without a server."""
+    page = chromium.new_page()
+    page.goto(f"{(site / 'search.html').as_uri()}?q=fsync")
+    page.locator("#search-results li a").first.wait_for()
+    found = page.locator("#search-results li a").all_inner_texts()
+    page.close()
+
+    assert "Guarantees" in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_landing_page_shows_the_picture_of_its_theme(
+    site: Path, chromium: "Browser", theme: str
+) -> None:
+    """One of the two, and the terminal."""
+    page = chromium.new_page(color_scheme="dark" if theme == "dark" else "light")
+    page.goto((site / "index.html").as_uri())
+    shown = page.evaluate(
+        "[...document.images].filter((image) => image.checkVisibility())"
+        ".map((image) => image.src.split('/').pop())"
+    )
+    page.close()
+
+    assert [f"dashboard-{theme}.png", "terminal.svg"] == shown
 
 
 @pytest.mark.parametrize("name", generate.pages())

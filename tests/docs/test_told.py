@@ -26,10 +26,10 @@ RUN_BY: Final = {
 }
 PICTURES: Final = {
     "ARCHITECTURE.md": "packages and their connections",
-    "README.md": "the path of a message",
+    "docs/concepts.md": "the path of a message",
     "docs/configuration.md": "a users file",
     "docs/delivery.md": "the states of a message",
-    "docs/index.md": "tables of contents",
+    "docs/index.md": "tables of contents, and pictures",
     "docs/log_format.md": "bytes",
     "docs/protocols/blip.md": "bytes and states",
     "docs/protocols/qumbed.md": "bytes",
