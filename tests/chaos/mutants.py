@@ -243,8 +243,8 @@ MUTANTS: Final = (
         "two priorities record their progress under one id",
         (
             "broker/delivery/queue.py",
-            "queue_id + (lane.priority + 1 << _LANE_SHIFT)",
-            "queue_id + (min(lane.priority, 1) + 1 << _LANE_SHIFT)",
+            "lane.id = lane_id(queue_id, lane.priority)",
+            "lane.id = lane_id(queue_id, min(lane.priority, 1))",
         ),
     ),
     _of_queues(
