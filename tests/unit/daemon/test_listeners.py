@@ -42,7 +42,7 @@ def test_a_daemon_imports_only_what_every_broker_uses() -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["--version"]])
 def test_help_imports_neither_the_broker_nor_rich(arguments: list[str]) -> None:
-    """Drawing boxes took half of its time."""
+    """Drawing boxes took a third of its time."""
     found = packages_after(f"from braidmq.cli.main import main\nmain({arguments})")
 
     assert set() == found & {"rich", "structlog", "uvloop", *LATER}
