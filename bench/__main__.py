@@ -21,6 +21,7 @@ from bench import (
     redis,
     report,
     spark,
+    start,
     vibe,
 )
 from bench.servers import Broker, Peer, interpreted_package
@@ -47,6 +48,7 @@ class Sizes:
     messages_divisor: int
     backlog_messages: int
     queues: int
+    starts: int
     readings: int
     both_builds: bool  # interpreted as well, where modules are compiled
 
@@ -56,6 +58,7 @@ FULL: Final = Sizes(
     messages_divisor=1,
     backlog_messages=5_000_000,
     queues=10_000,
+    starts=start.STARTS,
     readings=5_000_000,
     both_builds=True,
 )
@@ -64,6 +67,7 @@ QUICK: Final = Sizes(
     messages_divisor=10,
     backlog_messages=100_000,
     queues=500,
+    starts=2,
     readings=100_000,
     both_builds=False,
 )
@@ -210,7 +214,7 @@ CONTESTS: Final = (
 )
 NAMES: Final = (
     *(contest.name for contest in CONTESTS),
-    *(BACKLOG, QUEUES, IDLE, dashboard.NAME, spark.NAME),
+    *(start.NAME, BACKLOG, QUEUES, IDLE, dashboard.NAME, spark.NAME),
 )
 DASHBOARD_MESSAGES: Final = 500_000
 
@@ -255,6 +259,10 @@ class Bench:
                         peer_samples=theirs,
                         bar=None if bar is None else bar / divisor,
                     )
+
+    def start(self) -> Iterator[report.Row]:
+        """Start programs; return the rows on how long they take."""
+        yield from start.rows(self._new_directory(), self._sizes.starts)
 
     def backlog(self) -> Iterator[report.Row]:
         """Let a subscription fall far behind; return the rows on memory and recovery."""
@@ -350,6 +358,7 @@ def main(arguments: Sequence[str]) -> int:
         with_spark = bool(options.only) or not options.quick
         runs: dict[str, Callable[[], Iterator[report.Row]]] = {
             **{contest.name: partial(bench.contest, contest) for contest in CONTESTS},
+            start.NAME: bench.start,
             BACKLOG: bench.backlog,
             QUEUES: bench.queues,
             IDLE: bench.idle,

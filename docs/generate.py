@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import typer
 
-from braidmq.admin.metrics import MetricsPage, MetricValues
+from braidmq.admin.http.exposition import MetricsPage
+from braidmq.admin.metrics import MetricValues
 from braidmq.cli.main import app
 from braidmq.server.config.loading import known_keys
 

@@ -42,6 +42,9 @@ PEERS: Final[dict[str, Product | None]] = {
 }
 RATES: Final = {title + PROGRAM for title in TITLES} | {"Dashboard open, publish, fsynced"}
 AMOUNTS: Final = {
+    "import braidmq, processor time",
+    "braidmq --help, processor time",
+    "braidmq serve, ready",
     "memory, 100,000 behind",
     "ready again after a stop, 100,000 behind",
     "ready again after a kill, 100,000 behind",

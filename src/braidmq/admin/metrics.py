@@ -3,50 +3,44 @@
     GET /metrics    open on a loopback listener; elsewhere it needs a key
 
 `MetricValues` is a plain snapshot. Each scrape takes one, so that all lines of an answer belong
-to one moment; nothing is counted here.
+to one moment; nothing is counted here. `http/exposition.py` writes the text.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
 from braidmq.admin.http.endpoints import NO_KEY, Endpoint
 from braidmq.admin.http.requests import FindPrincipal, principal_of
 from braidmq.base.histogram import Histogram
-from braidmq.base.printable import printable
 
-CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-"""The version of the text format that every scraper reads."""
+if TYPE_CHECKING:
+    from braidmq.admin.http.exposition import MetricsPage
+
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+HISTOGRAM: Final = "histogram"
 
 METRICS_PATH: Final = "/metrics"
 
 
-def _shown(kind: type[Metric], help_text: str, label: str = "", *, is_ours: bool = True) -> Any:  # noqa: ANN401 - the default of a field of any type
+def _shown(kind: str, help_text: str, label: str = "", *, is_ours: bool = True) -> Any:  # noqa: ANN401 - the default of a field of any type
     """Return a field of MetricValues; with a *label*, one of numbers by strand or reason."""
     about = {"kind": kind, "help": help_text, "label": label, "is_ours": is_ours}
-    if kind is HistogramMetricFamily:
+    if kind == HISTOGRAM:
         return field(default_factory=lambda: Histogram(()), metadata=about)
     if label:
         return field(default_factory=dict, metadata=about)
     return field(default=0, metadata=about)
 
 
-_counter: Final = partial(_shown, CounterMetricFamily)
-_gauge: Final = partial(_shown, GaugeMetricFamily)
-_histogram: Final = partial(_shown, HistogramMetricFamily)
+_counter: Final = partial(_shown, COUNTER)
+_gauge: Final = partial(_shown, GAUGE)
+_histogram: Final = partial(_shown, HISTOGRAM)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,66 +164,21 @@ BLIPMQ_NAMES: Final = {
 """The metrics of BlipMQ, for dashboards that were made for it, and our fields."""
 
 
-class BrokerCollector(Collector):
-    """Turn one snapshot into metric families at each scrape."""
-
-    def __init__(self, measure: Measure) -> None:
-        self._measure = measure
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every metric of one snapshot."""
-        values = self._measure()
-        known = {one.name: one.metadata for one in fields(MetricValues)}
-        named = [(f"braidmq_{name}", name) for name in known if known[name]["is_ours"]]
-        for name, source in (*named, *BLIPMQ_NAMES.items()):
-            yield _family(name, known[source], getattr(values, source))
-
-    def describe(self) -> list[Metric]:
-        """Return nothing: registering the collector must not take a snapshot."""
-        return []
-
-
-def _family(
-    name: str, about: Mapping[str, Any], value: float | Mapping[str, int] | Histogram
-) -> Metric:
-    if isinstance(value, Histogram):
-        histogram = HistogramMetricFamily(name, about["help"])
-        histogram.add_metric([], value.cumulated(), value.sum)
-        return histogram
-    family: CounterMetricFamily | GaugeMetricFamily = about["kind"](
-        name, about["help"], labels=[about["label"]] if about["label"] else None
-    )
-    if isinstance(value, Mapping):
-        for label, number in sorted(value.items()):
-            family.add_metric([printable(label)], number)
-    else:
-        family.add_metric([], value)
-    return family
-
-
-class MetricsPage:
-    """The page that a scrape reads."""
-
-    def __init__(self, measure: Measure) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BrokerCollector(measure))
-        ProcessCollector(namespace="braidmq", registry=self._registry)
-
-    def render(self) -> bytes:
-        """Return the numbers of this moment in the text format."""
-        return generate_latest(self._registry)
-
-
 def metrics_endpoints(
     find_principal: FindPrincipal, measure: Measure, *, loopback: bool
 ) -> list[Endpoint]:
     """Return `/metrics`; *loopback*: only this machine can reach the listener."""
-    page = MetricsPage(measure)
+
+    @cache
+    def page() -> "MetricsPage":
+        from braidmq.admin.http.exposition import MetricsPage  # noqa: PLC0415 - at the first scrape
+
+        return MetricsPage(measure)
 
     async def show(request: Request) -> Response:
         if not loopback:
             principal_of(request, find_principal)
-        return Response(page.render(), media_type=CONTENT_TYPE)
+        return Response(page().render(), media_type=page().content_type)
 
     return [
         Endpoint(

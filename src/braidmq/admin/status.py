@@ -5,7 +5,7 @@ everything here copes with that. All of it is on the event loop.
 """
 
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 from starlette.requests import Request
@@ -36,9 +36,11 @@ from braidmq.server.cursors import Cursors
 from braidmq.server.engine.clock import BrokerClock
 from braidmq.server.engine.engine import Engine
 from braidmq.server.strands.listeners import Listener
-from braidmq.server.strands.qumbed.listener import QumbedListener
 from braidmq.wal.disk import Files
 from braidmq.wal.wal import Wal
+
+if TYPE_CHECKING:  # QUIC is imported where Qumbed is on
+    from braidmq.server.strands.qumbed.listener import QumbedListener
 
 _US_PER_S: Final = 1_000_000
 
@@ -149,8 +151,8 @@ class Status:
         values.connections = {listener.strand: len(listener) for listener in self.listeners}
         values.connections_refused = _refused(self.listeners)
         for listener in self.listeners:
-            if isinstance(listener, QumbedListener):
-                values.quic_events = listener.packet_events()
+            if listener.strand == "qumbed":
+                values.quic_events = cast("QumbedListener", listener).packet_events()
         if self.engine is not None:
             _fill_from_broker(values, self.engine)
             backlog = self._backlogs.now(self.engine.broker)

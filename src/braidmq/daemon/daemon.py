@@ -11,19 +11,21 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib.metadata import version
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from braidmq.admin.http.app import build_app
-from braidmq.admin.http.server import AdminServer
 from braidmq.admin.reloads import Reloaded
 from braidmq.admin.status import Status
 from braidmq.base.errors import BraidError, ConfigError, LogFullError, LogScarceError
 from braidmq.broker.broker import Broker
 from braidmq.daemon.descriptors import flight_connections, within_descriptors
+from braidmq.daemon.listeners import (
+    admin_server,
+    announcer,
+    qumbed_listener,
+    vibe_connections,
+)
 from braidmq.daemon.ready import log_recovery, write_atomically
 from braidmq.daemon.reloading import LoadConfig, Parts, Reloading
 from braidmq.daemon.telemetry import Telemetry
@@ -33,11 +35,10 @@ from braidmq.server.config.config import (
     DEV_PRINCIPAL,
     Config,
     ListenerConfig,
-    VibeConfig,
     quotas_for,
 )
 from braidmq.server.engine.clock import BrokerClock, TimeSource
-from braidmq.server.engine.connection import Connection, Limits
+from braidmq.server.engine.connection import Connection
 from braidmq.server.engine.durability import Durability
 from braidmq.server.engine.engine import Engine
 from braidmq.server.engine.recovery import Recovered, recover
@@ -45,21 +46,18 @@ from braidmq.server.engine.requests import UnavailableError
 from braidmq.server.engine.ticker import Ticker
 from braidmq.server.strands.blip import BlipConnection
 from braidmq.server.strands.listeners import Listener, MakeConnection, TcpListener
-from braidmq.server.strands.qumbed.listener import QumbedListener
-from braidmq.server.strands.qumbed.mdns import Announcer
-from braidmq.server.strands.vibe.connection import VibeConnection
-from braidmq.server.strands.vibe.gate import VibeOptions
 from braidmq.transport.binding import shown
 from braidmq.transport.door import Door
-from braidmq.transport.tcp import TcpWire
 from braidmq.wal.disk import SPARE_DESCRIPTORS, Disk
 from braidmq.wal.opening import Watch, unwatched
 from braidmq.wal.options import FsyncPolicy
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where they are on
+    from braidmq.admin.http.server import AdminServer
     from braidmq.server.flight.listener import FlightListener
     from braidmq.server.sink.sink import Sink
     from braidmq.server.sink.stages import Stages
+    from braidmq.server.strands.qumbed.listener import QumbedListener
 
 LOCK_PATH: Final = "LOCK"
 RUN_FILE: Final = "run.json"
@@ -118,7 +116,7 @@ class Daemon:
         self._admin: AdminServer | None = None
         self._qumbed: QumbedListener | None = None
         self._flight: FlightListener | None = None
-        self._mdns = Announcer(config.qumbed.host) if mdns else None
+        self._mdns = announcer(config.qumbed) if mdns else None
         self._users: Users | None = None
         self._durability: Durability | None = None
         self._ticker: Ticker | None = None
@@ -172,14 +170,7 @@ class Daemon:
         http = self._config.http
         if not http.enabled:
             return
-        self._admin = AdminServer(
-            build_app(self.status, loopback=http.loopback),
-            host=http.host,
-            port=http.port,
-            door=self._door,
-            tls_cert=http.tls_cert,
-            tls_key=http.tls_key,
-        )
+        self._admin = admin_server(http, self.status, self._door)
         self.status.numbers.start()
         self.addresses["http"] = shown(*await self._admin.start())
 
@@ -188,25 +179,14 @@ class Daemon:
         limits = config.limits
         strands: list[tuple[str, ListenerConfig, MakeConnection]] = [
             ("blip", config.blip, BlipConnection),
-            ("vibe", config.vibe, _vibe_connections(config.vibe)),
+            ("vibe", config.vibe, vibe_connections(config.vibe)),
         ]
         for strand, section, make in strands:
             if section.enabled:
                 self._listen(TcpListener(strand, section, limits, door=self._door, make=make))
         if config.qumbed.enabled:
-            self._qumbed = QumbedListener(
-                config.qumbed,
-                limits,
-                door=self._door,
-                named=self._keys.named,
-                quotas=quotas_for(config.quotas),
-            )
+            self._qumbed = qumbed_listener(config, self._door, self._keys)
             self._listen(self._qumbed)
-            if config.qumbed.auth == "none" and not config.dev:
-                _log.warning(
-                    "qumbed.auth is none: every program on this machine may publish and "
-                    "subscribe without a key"
-                )
             self._qumbed.prepare(self._files, config.data_dir, config.schemas_dir)
         if config.flight.enabled:
             self._bind_flight()
@@ -483,17 +463,3 @@ class Daemon:
             listener.abort_connections()
         if self._flight is not None:
             await self._flight.close()
-
-
-def _vibe_connections(config: VibeConfig) -> MakeConnection:
-    options = VibeOptions(
-        max_message_bytes=config.max_message_bytes,
-        auto_create=config.auto_create,
-        version=version("braidmq"),
-    )
-    numbers = count(1)
-
-    def make(engine: Engine, wire: TcpWire, limits: Limits) -> Connection:
-        return VibeConnection(engine, wire, limits, options, next(numbers))
-
-    return make

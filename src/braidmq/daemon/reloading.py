@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from ssl import SSLContext
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from braidmq.admin.http.server import AdminServer
 from braidmq.admin.reloads import Changes, Reloaded
 from braidmq.admin.status import Status
 from braidmq.base.errors import ConfigError
@@ -31,8 +30,11 @@ from braidmq.server.access.users import Users
 from braidmq.server.config.config import DEV_PRINCIPAL, Config, Section, quotas_for
 from braidmq.server.engine.requests import running
 from braidmq.server.strands.listeners import TcpListener
-from braidmq.server.strands.qumbed.listener import QumbedListener, Renewed
 from braidmq.transport.tls import server_context
+
+if TYPE_CHECKING:  # the web server and QUIC are imported where they are on
+    from braidmq.admin.http.server import AdminServer
+    from braidmq.server.strands.qumbed.listener import QumbedListener, Renewed
 
 TLS: Final = frozenset({"tls_cert", "tls_key"})
 APPLIED: Final = frozenset({"auth", "quotas", "schemas_dir", "dev", "data_dir"})
@@ -52,8 +54,8 @@ class Parts(NamedTuple):
     status: Status
     keys: KeyRing
     users: Users
-    admin: AdminServer | None
-    qumbed: QumbedListener | None
+    admin: "AdminServer | None"
+    qumbed: "QumbedListener | None"
 
 
 class _Prepared(NamedTuple):
@@ -61,7 +63,7 @@ class _Prepared(NamedTuple):
 
     config: Config
     contexts: dict[str, SSLContext]
-    qumbed: Renewed | None
+    qumbed: "Renewed | None"
     digests: dict[str, bytes]  # of each listener's certificate and key
     restart: list[str]  # settings that only a restart applies
 

@@ -9,13 +9,11 @@ import os
 import platform
 import shutil
 import socket
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -203,6 +201,8 @@ def _file_system_kind(path: Path, mounts: str) -> str:
 
 def fsync_latency(path: Path) -> Finding:
     """Measure how long the disk takes for a small commit."""
+    import statistics
+
     try:
         latency_s = statistics.median(_probe(_existing(path)))
     except OSError as error:
@@ -300,6 +300,8 @@ def spark() -> Finding:
 
 def _version(package: str) -> str:
     """Return the installed version, or an empty string."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:

@@ -22,11 +22,10 @@ user_administration.py; API keys are in keys.py.
 import enum
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import structlog
-from argon2 import PasswordHasher
 
 from braidmq.base.errors import ConfigError
 from braidmq.broker.authorize import GRANTABLE, Grant, Principal, is_pattern
@@ -42,6 +41,9 @@ from braidmq.server.access.users_file import (
     load_users,
 )
 from braidmq.wal.disk import Files, replace_file
+
+if TYPE_CHECKING:  # imported with the first password
+    from argon2 import PasswordHasher
 
 USERS_MAX: Final = 5_000
 """So that the list of all users fits in one frame of 1 MiB."""
@@ -113,7 +115,7 @@ class Users:
         now_us: Callable[[], int],
         post: Callable[[Callable[[], None]], object],
         after: Callable[[float, Callable[[], None]], object] | None = None,
-        hasher: PasswordHasher | None = None,
+        hasher: "PasswordHasher | None" = None,
         quotas: Quotas | None = None,
     ) -> None:
         self._files = files

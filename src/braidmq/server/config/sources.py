@@ -6,11 +6,9 @@ a misplaced value may be a secret.
 """
 
 import tomllib
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-
-import yaml
 
 from braidmq.base.errors import ConfigError
 from braidmq.server.config.config import PORT_MAX
@@ -50,30 +48,10 @@ def _from_toml(path: Path, text: str) -> Settings:
         raise ConfigError("config", f"{path} is not TOML: {error}") from None
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML without duplicate keys; the library would silently keep the last."""
-
-    def construct_mapping(
-        self,
-        node: yaml.MappingNode,
-        deep: bool = False,  # noqa: FBT001, FBT002 - the library's signature
-    ) -> dict[Hashable, object]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if len(names) != len(set(names)):
-            raise yaml.constructor.ConstructorError(problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep=deep)
-
-
 def _from_yaml(path: Path, text: str) -> Settings:
-    try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        # The library's own text quotes the line, which may hold a secret.
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problem = f"{path} is not valid YAML, or repeats a key, at line {line}"
-        raise ConfigError("config", problem) from None
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise ConfigError("config", f"{path} is not YAML") from None
+    from braidmq.server.config.yaml_text import parse  # noqa: PLC0415 - most files are TOML
+
+    data = parse(path, text)
     if data is None:
         return {}
     if not isinstance(data, dict):

@@ -187,7 +187,7 @@ def test_the_packages_of_spark_are_listed_with_their_versions(
             raise PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr("importlib.metadata.version", version)
     finding = doctor.spark()
 
     assert (state, found) == (finding.state, finding.found)
