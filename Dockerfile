@@ -1,14 +1,14 @@
 # The broker in a container: built from this repository with pip, run as nobody special.
 #
 #   docker build -t braidmq .
-#   docker build -t braidmq:flight --build-arg EXTRAS=[columnar] .     with Arrow Flight; larger
+#   docker build -t braidmq:flight --build-arg EXTRAS=server,columnar .     with Arrow Flight; larger
 #
 # compose.yaml beside it adds Prometheus and Grafana. docs/howto/container.md says the rest.
 
 ARG PYTHON=3.13
 
 FROM python:${PYTHON}-slim AS build
-ARG EXTRAS=
+ARG EXTRAS=server
 # A compiler for the hot modules; it stays in this stage.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends gcc libc6-dev \
@@ -22,7 +22,7 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY src src
 RUN python -m venv /opt/braidmq \
  && BRAIDMQ_STRICT_BUILD=1 PIP_CONSTRAINT=constraints.txt \
-    /opt/braidmq/bin/pip install --no-cache-dir ".${EXTRAS}" \
+    /opt/braidmq/bin/pip install --no-cache-dir ".[${EXTRAS}]" \
  && /opt/braidmq/bin/python -c "from braidmq.base.build import is_compiled; is_compiled() or exit('the hot modules run interpreted')" \
  && /opt/braidmq/bin/pip uninstall --yes pip \
  && find /opt/braidmq -name __pycache__ -prune -exec rm -rf {} +

@@ -82,7 +82,7 @@ setup: .venv/installed .venv/browser ## virtual environment, dependencies from t
 
 lock: .venv/place ## choose the newest allowed versions of all dependencies
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra spark --universal --python-version 3.11 --upgrade \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra all --universal --python-version 3.11 --upgrade \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements.lock
 
 # --- running --------------------------------------------------------------------------------

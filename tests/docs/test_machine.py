@@ -49,7 +49,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         wheels.renumber(old, home / "dist", new_version())
         place = machine.root / "srv/wheels"
         place.mkdir(parents=True)
-        for needed in wheels.needed(old):
+        for needed in wheels.needed(old, "server"):
             wheels.pack(needed, place)
         (machine.root / "etc/pip.conf").write_text(PIP, "utf-8")
         yield machine

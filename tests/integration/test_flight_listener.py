@@ -161,7 +161,8 @@ async def test_flight_without_pyarrow_is_refused(tmp_path: Path) -> None:
     code, line = await refused(tmp_path / "b", *FLIGHT, environment={"PYTHONPATH": path})
 
     assert 2 == code
-    assert "error: flight: needs pyarrow: pip install braidmq[columnar], or turn it off" == line
+    how = "make demo, or pip install 'braidmq[columnar]'"
+    assert f"error: flight: needs pyarrow: {how}; or turn it off" == line
 
 
 def has_loaded(broker: Served, library: str) -> bool:

@@ -129,7 +129,9 @@ def test_without_a_compiler_the_wheel_is_for_any_platform(clone: Clone) -> None:
     assert [] == [name for name in names_in(clone.place / made) if name.endswith(".so")]
     printed = [clone.type(line, **variables) for line in install]
     assert f"braidmq {made.split('-')[1]}" == printed[-1]
-    assert ["columnar", "spark"] == [re.findall(r"\[(\w+)\]", line)[-1] for line in with_extras]
+    assert ["server", "server,columnar", "all"] == [
+        re.findall(r"\[([\w,]+)\]", line)[-1] for line in with_extras
+    ]
     for line in with_extras:
         clone.type(f"{line} --force-reinstall", **variables)
 

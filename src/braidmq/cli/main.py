@@ -22,6 +22,7 @@ from braidmq.base.errors import (
     BraidError,
     DataDirInUseError,
 )
+from braidmq.base.extras import MissingExtraError, extra_of
 from braidmq.cli import completion
 from braidmq.cli.api import TRUST_HINT
 from braidmq.cli.bench import bench
@@ -128,6 +129,12 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except BraidError as error:
         return _told(_with_hint(str(error), _hint(error)), error.exit_code)
+    except ModuleNotFoundError as error:
+        extra = extra_of(error.name)
+        if extra is None:
+            return _told_about_other(error)
+        missing = MissingExtraError("this command", str(error.name), extra)
+        return _told(str(missing), missing.exit_code)
     except BrokenPipeError:
         # The reader of our output has gone. Flushing at exit would fail again, so stdout is
         # pointed at the null device.
@@ -197,7 +204,7 @@ def _told(message: str, exit_code: int) -> int:
 
 def one_line(message: str) -> str:
     """Return *message* as one printable line, with API keys masked."""
-    from braidmq.daemon.logs import MASK, escaped
+    from braidmq.base.masking import MASK, escaped
 
     without_key = _USER_OF_URL.sub(f"{MASK}@", " ".join(message.split()))
     return escaped(without_key, chars_max=ERROR_CHARS_MAX)

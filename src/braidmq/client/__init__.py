@@ -13,6 +13,7 @@
 from collections.abc import Callable
 from typing import Unpack
 
+from braidmq.base.extras import needing
 from braidmq.client import capabilities
 from braidmq.client.answers import QueueInfo, Receipt, Stats
 from braidmq.client.deliveries import Message
@@ -96,6 +97,7 @@ def connect(url: str, *, key: str | None = None, **options: Unpack[Choices]) -> 
     Raises:
         InvalidArgument: The URL or an option is invalid.
         NotSupported: The strand that the URL names lacks an option that was given.
+        MissingExtraError: It is Qumbed, and the extra `qumbed` is not installed.
         ConnectionFailed: When entered or awaited: the broker cannot be reached.
         AuthenticationFailed: When entered or awaited: the broker does not accept the key.
     """
@@ -128,6 +130,7 @@ def _strand_class(name: str) -> Callable[[Endpoint, Options], AnyStrand]:
         from braidmq.client.vibe.strand import VibeStrand  # noqa: PLC0415 - see above
 
         return VibeStrand
-    from braidmq.client.qumbed.strand import QumbedStrand  # noqa: PLC0415 - see above
+    with needing("qumbed", "qumbed://"):
+        from braidmq.client.qumbed.strand import QumbedStrand  # noqa: PLC0415 - see above
 
     return QumbedStrand

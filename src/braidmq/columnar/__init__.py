@@ -12,24 +12,27 @@ It reads what is durable in the log. It needs neither Spark nor a running broker
     with columnar.open_log("data") as log:
         log.read(topics=["sensors/temp"])
 
-Needs numpy and pyarrow: `pip install braidmq[columnar]`.
+Needs numpy and pyarrow: `pip install 'braidmq[columnar]'`.
 """
 
-from braidmq.columnar.cuts import Part, advance, cut
-from braidmq.columnar.decoding.decode import Decoding
-from braidmq.columnar.decoding.schemas import TypedSchema
-from braidmq.columnar.decoding.unsealing import Unsealing
-from braidmq.columnar.logs import DirectoryLog, Log, open_log
-from braidmq.columnar.loss import DataLossError, Loss
-from braidmq.columnar.reading import (
-    Batches,
-    Offsets,
-    TopicCount,
-    batches,
-    offsets,
-    read,
-    topic_counts,
-)
+from braidmq.base.extras import needing
+
+with needing("columnar", "braidmq.columnar"):
+    from braidmq.columnar.cuts import Part, advance, cut
+    from braidmq.columnar.decoding.decode import Decoding
+    from braidmq.columnar.decoding.schemas import TypedSchema
+    from braidmq.columnar.decoding.unsealing import Unsealing
+    from braidmq.columnar.logs import DirectoryLog, Log, open_log
+    from braidmq.columnar.loss import DataLossError, Loss
+    from braidmq.columnar.reading import (
+        Batches,
+        Offsets,
+        TopicCount,
+        batches,
+        offsets,
+        read,
+        topic_counts,
+    )
 
 __all__ = [
     "Batches",

@@ -18,6 +18,7 @@ import structlog
 from braidmq.admin.reloads import Reloaded
 from braidmq.admin.status import Status
 from braidmq.base.errors import BraidError, ConfigError, LogFullError, LogScarceError
+from braidmq.base.extras import MissingExtraError, how_to_get
 from braidmq.broker.broker import Broker
 from braidmq.daemon.descriptors import flight_connections, within_descriptors
 from braidmq.daemon.listeners import (
@@ -196,7 +197,7 @@ class Daemon:
         try:
             from braidmq.server.flight.listener import FlightListener  # noqa: PLC0415 - takes memory
         except ModuleNotFoundError as error:
-            problem = f"needs {error.name}: pip install braidmq[columnar], or turn it off"
+            problem = f"needs {error.name}: {how_to_get('columnar')}; or turn it off"
             # An operator who configured it wants it. By default it is on, but optional.
             if "flight" in config.model_fields_set:
                 raise ConfigError("flight", problem) from None
@@ -299,7 +300,8 @@ class Daemon:
             from braidmq.server.sink.stages import Stages  # noqa: PLC0415 - as above
         except ModuleNotFoundError as error:
             if is_open:
-                _log.warning("a sink's batch cannot be completed: install " + str(error.name))
+                missing = MissingExtraError("to complete it", str(error.name), "columnar")
+                _log.warning("a sink's batch is incomplete; " + str(missing))
             return
         self._stages = Stages(
             self._files, now_us=self._clock.now_us, step_us=self._clock.step_us

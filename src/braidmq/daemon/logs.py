@@ -6,17 +6,13 @@ Secrets are masked, whatever code logs them. Nothing on the path of a message lo
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Final, TextIO
 
 import structlog
 
-from braidmq.base.printable import printable
-
-TEXT_CHARS_MAX: Final = 256
-"""Characters of a peer's string in a log line; the rest is cut."""
+from braidmq.base.masking import MASK, TEXT_CHARS_MAX, escaped
 
 EVENT_CHARS_MAX: Final = 1_024
 """Characters of a line's message; ours are short, a library's may quote a peer."""
@@ -27,10 +23,6 @@ NESTING_MAX: Final = 4
 SECRET_NAMES: Final = frozenset({"key", "token", "password", "payload", "secret"})
 """A field with this name, or ending in it (`api_key`), is masked."""
 
-MASK: Final = "********"
-
-_CUT: Final = "…"
-_KEY_IN_TEXT = re.compile(r"bk_[A-Za-z0-9_-]{16,}")
 _OWN_FIELDS: Final = frozenset({"timestamp", "level"})
 
 EventDict = MutableMapping[str, object]
@@ -92,14 +84,6 @@ def escape_text(_logger: object, _method: str, event: EventDict) -> EventDict:
             chars_max = EVENT_CHARS_MAX if name == "event" else TEXT_CHARS_MAX
             event[name] = _escaped_inside(value, NESTING_MAX, chars_max)
     return event
-
-
-def escaped(text: str, *, chars_max: int = TEXT_CHARS_MAX) -> str:
-    r"""Return *text* without API keys, cut, and with what is not printable as `\x1b`."""
-    # Mask before cutting: half a key would not be recognised.
-    masked = _KEY_IN_TEXT.sub(MASK, text)
-    cut = masked if len(masked) <= chars_max else masked[:chars_max] + _CUT
-    return printable(cut)
 
 
 def _masked(name: str, value: object, depth: int) -> object:

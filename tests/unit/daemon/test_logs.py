@@ -10,7 +10,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.daemon.logs import configure_logs, escaped, mask_secrets
+from braidmq.base.masking import escaped
+from braidmq.daemon.logs import configure_logs, mask_secrets
 from braidmq.server.access.keys import new_key
 
 KEY = "bk_" + 43 * "k"

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 from typer import Option
 
+from braidmq.base.extras import needing
 from braidmq.cli.terminal import AsJson, print_rows
 
 DEFAULT_TIMEOUT_S: Final = 3.0
@@ -27,7 +28,8 @@ def discover(
     as_json: AsJson = False,
 ) -> None:
     """List the Qumbed relays that announce themselves over mDNS."""
-    from braidmq.server.strands.qumbed.mdns import find
+    with needing("server", "braidmq discover"):
+        from braidmq.server.strands.qumbed.mdns import find
 
     rows = [
         {

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from braidmq.base.extras import PACKAGES, how_to_get
 from braidmq.base.printable import printable
 from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.terminal import AsJson, print_json, styled
@@ -101,6 +102,7 @@ def _findings(config: "Config") -> Iterator[Finding]:
     yield python_version()
     yield compiled()
     yield c_compiler()
+    yield broker_packages()
     yield event_loop()
     yield data_directory(config.data_dir)
     yield file_system(config.data_dir)
@@ -150,6 +152,16 @@ def event_loop() -> Finding:
     if find_spec("uvloop"):
         return Finding("uvloop", OK, "installed")
     return Finding("uvloop", MISSING, "none", "slower without; pip install uvloop")
+
+
+def broker_packages() -> Finding:
+    """Look for the packages that `braidmq serve` needs; the client library needs none."""
+    wanted = sorted(PACKAGES["server"] | PACKAGES["qumbed"])
+    lacking = [f"no {name}" for name in wanted if find_spec(name) is None]
+    if lacking:
+        advice = f"for a broker on this machine: {how_to_get('server')}"
+        return Finding("packages", MISSING, ", ".join(lacking), advice)
+    return Finding("packages", OK, f"all {len(wanted)} of a broker")
 
 
 def api_keys(count: int) -> Finding:
@@ -287,10 +299,10 @@ def spark() -> Finding:
     told = [f"{name} {found}" for name, found in versions.items() if found]
     found = ", ".join([*told, *(f"no {name}" for name in lacking)])
     if lacking:
-        pipelines = "'pip install braidmq[spark]' for pipelines"
+        advice = f"optional; for pipelines: {how_to_get('spark')}"
         if set(lacking) & set(ARROW_PACKAGES):
-            pipelines = f"'pip install braidmq[columnar]' for Arrow Flight, {pipelines}"
-        return Finding("spark", MISSING, found, f"optional; {pipelines}")
+            advice += f"; for Arrow Flight alone: {how_to_get('columnar')}"
+        return Finding("spark", MISSING, found, advice)
     pandas = _version("pandas")
     if pandas and int(pandas.partition(".")[0]) >= PANDAS_TOO_NEW:
         advice = f"Spark does not support pandas {PANDAS_TOO_NEW}: pip install 'pandas<3'"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
+from braidmq.base.extras import needing
 from braidmq.cli.broker.config import ConfigFile, effective_config
 from braidmq.cli.progress import progress
 
@@ -60,8 +61,9 @@ def serve(
 
     config = load()
 
-    from braidmq.daemon import process
-    from braidmq.daemon.logs import configure_logs
+    with needing("server", "braidmq serve"):
+        from braidmq.daemon import process
+        from braidmq.daemon.logs import configure_logs
 
     configure_logs()
     with progress("reading the log", in_bytes=True) as watch:
@@ -79,6 +81,7 @@ def _import_structlog() -> None:
         return
     sys.modules["rich"] = None  # type: ignore[assignment] # how the import system is told that there is none
     try:
-        import structlog  # noqa: F401 - for its effect on later imports
+        with needing("server", "braidmq serve"):
+            import structlog  # noqa: F401 - for its effect on later imports
     finally:
         del sys.modules["rich"]

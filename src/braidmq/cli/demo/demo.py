@@ -33,6 +33,7 @@ from typer import Option
 
 from braidmq.base.counts import counted
 from braidmq.base.errors import ConfigError
+from braidmq.base.extras import how_to_get
 from braidmq.cli.demo.count import Account, Line, summarize
 from braidmq.cli.demo.meters import ALARMS, Meters
 from braidmq.cli.demo.spark import Tables, can_run
@@ -210,7 +211,7 @@ class Story:
             else:
                 self.say(
                     "Spark",
-                    "is not installed, so there are no tables; pip install braidmq[spark]",
+                    f"is not installed, so there are no tables; {how_to_get('spark')}",
                 )
             self.left = sum([await self._waiting(vibe, name) for name in QUEUES])
 

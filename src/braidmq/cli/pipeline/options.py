@@ -194,13 +194,16 @@ def plan_of(
     """Return the plan of a pipeline; without *streaming* it reads a range once.
 
     Raises:
-        ConfigError: A value is invalid, or Spark is not installed.
+        ConfigError: A value is invalid.
+        MissingExtraError: Spark is not installed.
     """
     from importlib.util import find_spec
 
+    from braidmq.base.extras import MissingExtraError
+
     for name in ("pyspark", "pyarrow"):
         if find_spec(name) is None:
-            raise ConfigError(name, "is not installed: pip install braidmq[spark]")
+            raise MissingExtraError("a pipeline", name, "spark")
     from braidmq.spark.pipelines.runs.runs import Plan
     from braidmq.spark.pipelines.tables.tables import check_format
     from braidmq.spark.pipelines.times import parse_trigger

@@ -9,5 +9,5 @@ Each is wiring around plain functions DataFrame -> DataFrame:
     report    what is in the log, as tables and a page
 
 `runs` keeps a query going; `tables` writes the rows of a batch so that a reader sees them once,
-whichever process is killed meanwhile. Needs pyspark and pyarrow: `pip install braidmq[spark]`.
+whichever process is killed meanwhile. Needs the extra `spark`: `pip install 'braidmq[spark]'`.
 """

@@ -33,7 +33,15 @@ def test_doctor_looks_at_everything_that_serve_needs(
 
     assert 0 == code
     assert {
-        *("python", "modules", "c compiler", "uvloop", "data directory", "file system"),
+        *(
+            "python",
+            "modules",
+            "c compiler",
+            "packages",
+            "uvloop",
+            "data directory",
+            "file system",
+        ),
         *(
             "fsync",
             "api keys",
@@ -166,11 +174,19 @@ INSTALLED = {
     ),
     "no Spark": (
         {"pyarrow": "26.0.1", "numpy": "2.4.6", "pandas": "3.0"},
-        ("missing", "pyarrow 26.0.1, numpy 2.4.6, no pyspark", "optional; 'pip install b"),
+        (
+            "missing",
+            "pyarrow 26.0.1, numpy 2.4.6, no pyspark",
+            "optional; for pipelines: make demo, or pip install 'braidmq[spark]'",
+        ),
     ),
     "nothing": (
         {},
-        ("missing", "no pyspark, no pyarrow, no numpy", "braidmq[columnar]' for Arrow Flight"),
+        (
+            "missing",
+            "no pyspark, no pyarrow, no numpy",
+            "for Arrow Flight alone: make demo, or pip install 'braidmq[columnar]'",
+        ),
     ),
 }
 

@@ -169,6 +169,6 @@ def test_without_spark_the_error_says_how_to_install_it(
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     assert 2 == main(["pipeline", "archive", "--path", "p", "--out", "o"])
 
-    assert "error: pyspark: is not installed: pip install braidmq[spark]\n" == (
+    assert "error: a pipeline needs pyspark: make demo, or pip install 'braidmq[spark]'\n" == (
         capsys.readouterr().err
     )

@@ -144,7 +144,7 @@ async def test_without_pyarrow_there_is_no_flight(
     if configured:
         given["flight"] = {"port": 0}
     daemon = Daemon(Config.model_validate({"data_dir": tmp_path, "dev": True, **given}))
-    problem = "needs pyarrow: pip install braidmq[columnar], or turn it off"
+    problem = "needs pyarrow: make demo, or pip install 'braidmq[columnar]'; or turn it off"
     with structlog.testing.capture_logs() as logs:
         try:
             if configured:
