@@ -1,7 +1,9 @@
 # The commands of the repository; `make help` lists them.
 #
-# Needs Python 3.11 or newer and make. With a C compiler the hot modules are compiled beside
-# their sources; BRAIDMQ_PURE=1 leaves them interpreted (the faster loop while editing them).
+# Needs Python 3.11 or newer and make. Each command installs what it needs, when it needs it: a
+# broker takes a few seconds, Spark comes with the first command that uses it, and the tools for
+# tests with those. With a C compiler the hot modules are compiled beside their sources;
+# BRAIDMQ_PURE=1 leaves them interpreted (the faster loop while editing them).
 
 PYTHON ?= python3
 # Tests wait as well as work: three at a time keep two cores busy.
@@ -21,6 +23,10 @@ EXHAUSTIONS ?= 5
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
+# uv draws its progress on a terminal; elsewhere a log gets our one line instead of a hundred.
+# With bytecode, as pip would: without it each process compiles hundreds of modules again.
+INSTALL = $(BIN)/uv pip install $(if $(shell test -t 2 && echo terminal),,--quiet) \
+  --compile-bytecode --python $(BIN)/python --require-hashes -r
 PURE := $(CURDIR)/build/pure
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 TREE := $(wildcard src tests bench docs setup.py)
@@ -46,7 +52,7 @@ help: ## this list
 
 # --- set-up: each step is skipped while its result is current -------------------------------
 
-setup: .venv/installed .venv/browser ## virtual environment, dependencies from the lock, compiled modules
+setup: .venv/locked .venv/installed .venv/browser ## everything: a broker, Spark, tools for tests, compiled modules
 	@$(BIN)/python setup.py refresh
 
 .venv/place: $(MOVED)
@@ -57,18 +63,33 @@ setup: .venv/installed .venv/browser ## virtual environment, dependencies from t
 	  && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 	@echo '$(CURDIR)' > $@
 
-.venv/locked: requirements.lock .venv/place
+.venv/server: requirements-server.lock .venv/place
+	@echo 'braidmq: installing what a broker needs into .venv (about 160 MB)'
 	@# uv itself comes from the lock too, hashes and all: its block, cut out.
-	@awk '/^[^ ]/ { mine = /^uv==/ } mine' requirements.lock > .venv/uv.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock
-	@# With bytecode, as pip would: without it each process compiles hundreds of modules again.
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
+	@awk '/^[^ ]/ { mine = /^uv==/ } mine' requirements-server.lock > .venv/uv.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock
+	@$(INSTALL) requirements-server.lock
 	@touch $@
 
-.venv/installed: pyproject.toml .venv/locked
+.venv/installed: pyproject.toml .venv/server
 	@# Compiling is left to `setup.py refresh`, which shows what it does.
-	BRAIDMQ_PURE=1 $(BIN)/uv pip install --quiet --python $(BIN)/python \
+	@BRAIDMQ_PURE=1 $(BIN)/uv pip install --quiet --python $(BIN)/python \
 	  --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/spark: requirements-spark.lock .venv/installed
+	@echo 'braidmq: adding Apache Spark, Arrow and a Java runtime to .venv, for pipelines and Flight (about 1 GB, once)'
+	@$(INSTALL) requirements-spark.lock
+	@touch $@
+
+.venv/locked: requirements.lock .venv/server
+	@echo 'braidmq: adding Apache Spark and the tools that check, test, measure and document to .venv (about 1.6 GB, once)'
+	@$(INSTALL) requirements.lock
+	@touch $@ .venv/spark .venv/build
+
+.venv/build: requirements-build.lock .venv/installed
+	@echo 'braidmq: adding the compiler of the hot modules to .venv, for the wheel (about 70 MB, once)'
+	@$(INSTALL) requirements-build.lock
 	@touch $@
 
 .venv/browser: .venv/place
@@ -80,24 +101,32 @@ setup: .venv/installed .venv/browser ## virtual environment, dependencies from t
 	  else echo "chromium is not installed: the browser tests will be skipped"; fi; fi
 	@touch $@
 
+LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+  --no-header --no-annotate --quiet
+
 lock: .venv/place ## choose the newest allowed versions of all dependencies
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra all --universal --python-version 3.11 --upgrade \
-	  --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements.lock
+	$(LOCK) pyproject.toml --extra dev --extra all --upgrade -o requirements.lock
+	@# Parts of it, in the same versions: a broker, a broker with Spark, the compiler of hot modules.
+	printf 'setuptools\nuv\n' | $(LOCK) pyproject.toml - --extra server -c requirements.lock -o requirements-server.lock
+	printf 'setuptools\nuv\n' | $(LOCK) pyproject.toml - --extra all -c requirements.lock -o requirements-spark.lock
+	printf 'mypy\n' | $(LOCK) - -c requirements.lock -o requirements-build.lock
 
 # --- running --------------------------------------------------------------------------------
 
-run: setup ## the broker in development mode, until Ctrl-C
-	$(BIN)/braidmq serve --dev
+run: .venv/installed ## the broker in development mode, until Ctrl-C
+	@$(BIN)/python setup.py refresh --later
+	@$(BIN)/braidmq serve --dev
 
-demo: setup ## the product at work for a minute, counts checked; its tables stay in build/demo
+demo: .venv/spark ## the product at work for a minute, counts checked; its tables stay in build/demo
+	@$(BIN)/python setup.py refresh --later
 	rm -rf build/demo
 	$(BIN)/braidmq demo --tables build/demo
 
 bench: setup ## the benchmarks, as ratios to the peers that are installed
 	$(BIN)/python -m bench
 
-wheel: .venv/installed ## what pip installs elsewhere, in dist; BRAIDMQ_PURE=1: for any machine, interpreted
+wheel: .venv/build ## what pip installs elsewhere, in dist; BRAIDMQ_PURE=1: for any machine, interpreted
 	@# From a copy: built in place, it would take away what `make setup` has compiled.
 	rm -rf build/wheel dist
 	mkdir -p build/wheel

@@ -40,7 +40,8 @@ class Clone:
         self.place = place
         for name in ("Makefile", "pyproject.toml", "setup.py", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, place)
-        shutil.copy(ROOT / "requirements.lock", place)
+        for lock in ROOT.glob("requirements*.lock"):
+            shutil.copy(lock, place)
         unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
         shutil.copytree(ROOT / "src", place / "src", ignore=unwanted)
         # Compiled in place earlier: the build must neither pack it nor remove it.
@@ -52,7 +53,7 @@ class Clone:
         (place / ".venv/bin").mkdir(parents=True)
         program(place / ".venv/bin/python", f'{sys.executable} "$@"')
         (place / ".venv/place").write_text(f"{place}\n", "utf-8")
-        for step in ("locked", "installed"):
+        for step in ("server", "installed", "build"):
             (place / ".venv" / step).touch()
 
     def type(self, line: str, **variables: str) -> str:

@@ -1,5 +1,6 @@
 """When setup.py compiles again. The compiled test runs prove that it compiles at all."""
 
+import fcntl
 import json
 import shutil
 from pathlib import Path
@@ -28,6 +29,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(setup, "SOURCES", tmp_path / "src")
     monkeypatch.setattr(setup, "PACKAGE", package)
     monkeypatch.setattr(setup, "STATE_FILE", tmp_path / "compiled.json")
+    monkeypatch.setattr(setup, "STAGED", tmp_path / "staged")
     monkeypatch.setattr(setup, "why_interpreted", lambda: "")
     monkeypatch.delenv("BRAIDMQ_STRICT_BUILD", raising=False)
     return package
@@ -128,3 +130,86 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler -m64")
 
     assert "there is no C compiler here (no-such-compiler)" == setup.why_interpreted()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """An entry for each compilation that was started in the background."""
+    found: list[bool] = []
+    monkeypatch.setattr(setup, "_start_staging", lambda: found.append(True))
+    return found
+
+
+def staged(fingerprint: str, problem: str = "") -> None:
+    """Leave the files that a compilation in the background leaves."""
+    place = setup.STAGED / "braidmq" / "broker" / "retry.so"
+    place.parent.mkdir(parents=True)
+    if not problem:
+        place.write_text("new")
+    state = {
+        "fingerprint": fingerprint,
+        "modules": ["braidmq.broker.retry"],
+        "problem": problem,
+    }
+    (setup.STAGED / setup.STAGED_STATE).write_text(json.dumps(state))
+
+
+def test_a_first_start_does_not_wait_for_the_compiler(
+    package: Path, started: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes minutes; libraries of other sources must not be used meanwhile."""
+    (package / "broker" / "retry.so").touch()
+    setup.refresh(later=True)
+
+    assert [True] == started
+    assert not (package / "broker" / "retry.so").exists()
+    assert "run interpreted this time: they are being compiled" in capsys.readouterr().out
+    assert "" == setup.why_stale()
+    assert not setup.is_current()
+
+
+def test_the_next_start_takes_over_what_was_compiled(
+    package: Path, started: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever command is the next."""
+    staged(setup.fingerprint())
+    setup.refresh(later=True)
+
+    assert "new" == (package / "broker" / "retry.so").read_text()
+    assert "braidmq: 1 hot modules are compiled\n" == capsys.readouterr().out
+    assert setup.is_current()
+    assert ([], False) == (started, setup.STAGED.exists())
+
+
+def test_what_was_compiled_of_other_sources_is_not_taken_over(
+    package: Path, started: list[bool]
+) -> None:
+    """An edit during the compilation makes it stale."""
+    staged("of other sources")
+    setup.refresh(later=True)
+
+    assert [True] == started
+    assert not (package / "broker" / "retry.so").exists()
+
+
+def test_a_compilation_that_failed_in_the_background_is_not_repeated(
+    package: Path, started: list[bool]
+) -> None:
+    """Otherwise every start would run the failing compiler again."""
+    staged(setup.fingerprint(), problem=FAILED)
+    setup.refresh(later=True)
+    setup.refresh(later=True)
+
+    assert [] == started
+    assert FAILED == setup.read_state().problem
+
+
+def test_a_second_start_does_not_wait_for_a_compiler_that_runs(
+    package: Path, started: list[bool]
+) -> None:
+    """The lock is held by the compilation; only `make setup` waits for it."""
+    with setup.lock_file() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        setup.refresh(later=True)
+
+    assert [] == started

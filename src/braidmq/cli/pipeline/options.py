@@ -197,13 +197,9 @@ def plan_of(
         ConfigError: A value is invalid.
         MissingExtraError: Spark is not installed.
     """
-    from importlib.util import find_spec
+    from braidmq.cli.checkout import require_spark
 
-    from braidmq.base.extras import MissingExtraError
-
-    for name in ("pyspark", "pyarrow"):
-        if find_spec(name) is None:
-            raise MissingExtraError("a pipeline", name, "spark")
+    require_spark("a pipeline")
     from braidmq.spark.pipelines.runs.runs import Plan
     from braidmq.spark.pipelines.tables.tables import check_format
     from braidmq.spark.pipelines.times import parse_trigger

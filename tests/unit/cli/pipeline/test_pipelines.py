@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from braidmq.cli import checkout
 from braidmq.cli.main import main
 from braidmq.spark.pipelines import archive, typed
 from braidmq.spark.pipelines.rollup import rollup
@@ -166,7 +167,8 @@ def test_without_spark_the_error_says_how_to_install_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is an extra, and most brokers do without."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    monkeypatch.setattr(checkout, "find_spec", lambda _name: None)
+    monkeypatch.setattr(checkout, "clone", lambda: None)
     assert 2 == main(["pipeline", "archive", "--path", "p", "--out", "o"])
 
     assert "error: a pipeline needs pyspark: make demo, or pip install 'braidmq[spark]'\n" == (
