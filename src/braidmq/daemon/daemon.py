@@ -92,9 +92,14 @@ class Daemon:
         mdns: bool = False,
         watch: Watch = unwatched,
         load: LoadConfig | None = None,
+        is_greeted: bool = False,
     ) -> None:
-        """Make a daemon; *load* reads the configuration again when it is told to reload."""
+        """Make a daemon; *load* reads the configuration again when it is told to reload.
+
+        *is_greeted*: a greeting will say what is off, so that no warning has to.
+        """
         self._config = config
+        self._is_greeted = is_greeted
         self._load: LoadConfig = load if load is not None else lambda: config
         self._reloading: Reloading | None = None
         self.reloaded: Callable[[], None] = lambda: None  # called after each reload
@@ -201,7 +206,8 @@ class Daemon:
             # An operator who configured it wants it. By default it is on, but optional.
             if "flight" in config.model_fields_set:
                 raise ConfigError("flight", problem) from None
-            _log.warning("flight is off: it " + problem)
+            if not self._is_greeted:
+                _log.warning("flight is off: it " + problem)
             return
         self._flight = FlightListener(
             config.flight,

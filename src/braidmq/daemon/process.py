@@ -14,6 +14,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +50,9 @@ and goes with every read, and would be given back and faulted in again each time
 HEAP_STEP_BYTES: Final = 1024 * 1024
 """What the heap grows by at a time."""
 
+Greet = Callable[[Mapping[str, str | None], str | None], None]
+"""Greets a person: gets the address of each listener, or None, and the URL of the page."""
+
 # Of malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
@@ -63,10 +68,12 @@ def main(
     mdns: bool = False,
     watch: Watch = unwatched,
     load: LoadConfig | None = None,
+    greet: Greet | None = None,
 ) -> int:
     """Run the broker until a signal; return the exit code.
 
-    *watch* follows recovery, and *load* reads the configuration again for SIGHUP.
+    *watch* follows recovery, and *load* reads the configuration again for SIGHUP. *greet* is
+    called with the addresses and the page when the broker is ready, in place of a log line.
     """
     if mdns and not config.qumbed.enabled:
         raise ConfigError("--mdns", "announces the Qumbed strand, which is off")
@@ -78,21 +85,19 @@ def main(
     gc.set_threshold(_GC_THRESHOLD, 50, 50)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, ready_file, mdns=mdns, watch=watch, load=load))
+            daemon = partial(
+                Daemon, config, mdns=mdns, watch=watch, load=load, is_greeted=greet is not None
+            )
+            return runner.run(_serve(daemon, config, ready_file, greet))
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
 
 
 async def _serve(
-    config: Config,
-    ready_file: Path | None,
-    *,
-    mdns: bool,
-    watch: Watch,
-    load: LoadConfig | None,
+    make: Callable[[], Daemon], config: Config, ready_file: Path | None, greet: Greet | None
 ) -> int:
-    daemon = Daemon(config, mdns=mdns, watch=watch, load=load)
+    daemon = make()  # it needs the running loop
     hung_up = asyncio.Event()
     stopping = _signals(hung_up, daemon.leaving)
 
@@ -115,14 +120,16 @@ async def _serve(
     note = loss_note(config.wal.fsync)
     if note:
         _log.warning(note)
-    facts = daemon.ready_facts()
-    _log.info(
-        "ready",
-        **daemon.addresses,
-        page=daemon.page,
-        qumbed_fingerprint=facts["qumbed_fingerprint"],
-        compiled=is_compiled(),
-    )
+    if greet is not None:
+        greet(daemon.addresses, daemon.page)
+    else:
+        _log.info(
+            "ready",
+            **daemon.addresses,
+            page=daemon.page,
+            qumbed_fingerprint=daemon.ready_facts()["qumbed_fingerprint"],
+            compiled=is_compiled(),
+        )
     daemon.reloaded = tell
     waits = [asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(daemon.ended.wait())]
     reloads = asyncio.ensure_future(_reload_again(daemon, hung_up))

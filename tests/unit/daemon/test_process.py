@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from braidmq.base.errors import ConfigError, LogScarceError
 from braidmq.daemon import daemon, process
 from braidmq.server.config.config import Config
 from braidmq.server.engine.recovery import Recovered, recover
-from braidmq.wal.opening import unwatched
 
 
 def test_mdns_needs_the_strand_that_it_announces() -> None:
@@ -106,9 +106,9 @@ def test_a_start_without_descriptors_waits_for_them_or_for_a_signal(
     off = {strand: {"enabled": False} for strand in ("vibe", "qumbed", "http", "flight")}
     config = {"dev": True, "data_dir": tmp_path, "blip": {"port": 0}, **off}
 
-    serving = process._serve(  # noqa: SLF001 - `main` would change this process for good
-        Config.model_validate(config), None, mdns=False, watch=unwatched, load=None
-    )
+    settings = Config.model_validate(config)
+    make = partial(daemon.Daemon, settings)
+    serving = process._serve(make, settings, None, None)  # noqa: SLF001 - `main` would change this process for good
     monkeypatch.setattr(gc, "freeze", lambda: None)
 
     assert 0 == asyncio.run(serving)

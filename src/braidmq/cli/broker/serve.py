@@ -1,6 +1,7 @@
 """`braidmq serve`: load the configuration, set up logging, run the daemon."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,8 +9,9 @@ import typer
 from typer import Option
 
 from braidmq.base.extras import needing
+from braidmq.cli.broker.banner import banner
 from braidmq.cli.broker.config import ConfigFile, effective_config
-from braidmq.cli.progress import progress
+from braidmq.cli.progress import is_watched, progress
 
 if TYPE_CHECKING:  # pydantic is slow to import
     from braidmq.server.config.config import Config
@@ -65,9 +67,19 @@ def serve(
         from braidmq.daemon import process
         from braidmq.daemon.logs import configure_logs
 
+    def greet(addresses: Mapping[str, str | None], page: str | None) -> None:
+        print(banner(config, addresses, page), file=sys.stderr, flush=True)
+
     configure_logs()
     with progress("reading the log", in_bytes=True) as watch:
-        code = process.main(config, ready_file=ready_file, mdns=mdns, watch=watch, load=load)
+        code = process.main(
+            config,
+            ready_file=ready_file,
+            mdns=mdns,
+            watch=watch,
+            load=load,
+            greet=greet if config.dev and is_watched() else None,
+        )
     raise typer.Exit(code)
 
 
