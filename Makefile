@@ -9,6 +9,7 @@ PYTHON ?= python3
 # Tests wait as well as work: three at a time keep two cores busy.
 JOBS ?= 3
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 # How much `make chaos` does; a release asks for more.
 KILLS ?= 500
@@ -124,7 +125,7 @@ demo: .venv/spark ## the product at work for a minute, counts checked; its table
 	$(BIN)/braidmq demo --tables build/demo
 
 bench: setup ## the benchmarks, as ratios to the peers that are installed
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(BENCH_ARGS)
 
 wheel: .venv/build ## what pip installs elsewhere, in dist; BRAIDMQ_PURE=1: for any machine, interpreted
 	@# From a copy: built in place, it would take away what `make setup` has compiled.
