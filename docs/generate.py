@@ -64,6 +64,32 @@ One address serves every command, whatever its scheme. A command that needs HTTP
 this machine, what `run.json` says, in `BRAIDMQ_DATA_DIR` or in `data`; else port 9100 of the
 same host. A command that speaks a strand, given `http://`, asks the broker for the strand's
 port. If no broker is found, the error says what was tried."""
+_ABOUT_PIPES: Final = r"""## Messages in pipes
+
+`braidmq publish TOPIC --lines` publishes each line of its input as it comes, without its line
+break, and prints at the end how many messages are confirmed. The input ends it, or Ctrl-C: what
+was sent by then is still waited for. A line that is refused ends it with an error that has its
+number.
+
+`braidmq subscribe TOPIC` prints payloads, in a pipe byte for byte. `--format` prints what its
+template says, one message a line:
+
+| in the template | is |
+| --- | --- |
+| `{topic}`, `{payload}`, `{qos}`, `{size}` | topic, payload as text, QoS, number of bytes |
+| `{id}` | the message's id: on Vibe the one that its publisher chose |
+| `{timestamp}` | when the broker accepted it, on Vibe and Qumbed |
+| `{attempt}`, `{headers}`, `{header.NAME}` | Vibe: its delivery, headers as JSON, one of them |
+| `{sender}`, `{schema}` | the public key that sealed it, the schema: on Qumbed |
+| `{{`, `}}`, `\t`, `\n`, `\\` | a brace, a tab, a line break, a backslash |
+
+A field that a message does not have is empty. What is not printable is escaped, as `\x1b`, so a
+message is one line, whatever it holds. `--format json` is `--json`.
+
+```text
+tail -f access.log | braidmq publish access --lines
+braidmq subscribe access --format '{timestamp} {payload}' --url vibe://dev-key@127.0.0.1:2925
+```"""
 _ABOUT_SETTINGS: Final = (
     "Find the name, the default and the environment variable of any setting. "
     "[configuration.md](../configuration.md) explains each of them, and the order in which "
@@ -103,6 +129,7 @@ def _commands() -> str:
         NOTE,
         _ABOUT_COMMANDS,
         _ABOUT_PLACES,
+        _ABOUT_PIPES,
     ]
     for path, command in _leaves(root, "braidmq"):
         parts += [f"## `{path}`", _sentence(command.help), _usage(path, command)]

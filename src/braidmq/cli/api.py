@@ -15,7 +15,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
@@ -360,6 +359,8 @@ def _http_beside(run_file: Path, strand: str, host: str, port: int) -> tuple[int
 
 
 def _is_here(host: str) -> bool:
+    from ipaddress import ip_address
+
     try:
         return ip_address(host).is_loopback
     except ValueError:

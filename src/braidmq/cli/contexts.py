@@ -11,7 +11,6 @@ The files hold API keys, so only their owner may read them. The context `dev` is
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,7 +195,7 @@ def _write_private(path: Path, text: str) -> None:
     """Write a file that only its owner can read; whoever reads it sees all of it or the old."""
     _home().mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     path.parent.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(temporary, flags, _PRIVATE), "w", encoding="utf-8") as file:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -17,6 +17,7 @@ from braidmq.base.printable import printable
 from braidmq.cli.api import Url, strand_address
 from braidmq.cli.completion import topic_names
 from braidmq.cli.contexts import place_of
+from braidmq.cli.data import message_format
 from braidmq.cli.exact_json import payload_as_json
 from braidmq.cli.option_groups import grouped
 from braidmq.cli.signals import run_until_ended
@@ -115,6 +116,14 @@ def publish(
     count: Annotated[
         int, Option(min=1, metavar="N", help="Publish the message this many times.")
     ] = 1,
+    lines: Annotated[
+        bool,
+        Option(
+            "--lines",
+            help="Publish each line of standard input as a message, as it arrives, until the "
+            "input ends or Ctrl-C.",
+        ),
+    ] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -123,10 +132,14 @@ def publish(
     The scheme of --url chooses the protocol: blip:// by default, vibe:// for queues, headers
     and priorities, qumbed:// for encryption.
     """
+    if lines:
+        if payload not in {None, "-"} or count != 1:
+            raise ConfigError("--lines", "reads standard input: give no PAYLOAD and no --count")
+        _publish_lines(_url(url), topic, sending, qumbed, as_json=as_json)
+        return
     payloads = repeat(_payload(payload), count)
     asyncio.run(_publish(_url(url), topic, payloads, sending, qumbed))
-    done = {"topic": topic, "count": count, "qos": sending.qos}
-    print_done(done, f"published {count} to {printable(topic)}", as_json=as_json)
+    _print_published(topic, count, sending.qos, as_json=as_json)
 
 
 @grouped
@@ -148,14 +161,26 @@ def subscribe(
         bool, Option("--envelope", help="Refuse messages without an envelope (Qumbed).")
     ] = False,
     qumbed: OverQumbed,
+    template: Annotated[
+        str | None,
+        Option(
+            "--format",
+            metavar="TEMPLATE",
+            help="How to print a message: json, or text with fields, as '{id} {payload}'. "
+            "Fields: topic, payload, id, qos, attempt, timestamp, size, headers, header.NAME, "
+            "sender, schema. Default: the payload.",
+        ),
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the messages of a topic as they arrive, until Ctrl-C.
 
     Only messages published from now on are printed, except on Vibe, where those waiting in the
-    queue come first. The subscription is removed on exit.
+    queue come first. The subscription is removed on exit. In a pipe payloads are printed
+    byte for byte, unless --format is given, which escapes what is not printable.
     """
+    write = _writer(template, as_json=as_json)
     address, choices = _url(url), qumbed.choices(trust)
 
     async def run() -> None:
@@ -170,7 +195,7 @@ def subscribe(
         ):
             if sys.stderr.isatty():
                 _note(f"waiting for messages on {printable(topic)}; press Ctrl-C to stop")
-            await _print_messages(messages, count, as_json=as_json)
+            await _print_messages(messages, count, write)
 
     run_until_ended(run())
 
@@ -202,39 +227,67 @@ def _payload(argument: str | None) -> bytes:
     return payload
 
 
+def _options(sending: Sending, qumbed: OverQumbed) -> dict[str, Any]:
+    """Return the options of `publish_many`."""
+    return {
+        "qos": sending.qos,
+        "headers": dict(map(_header, sending.header)) if sending.header else None,
+        "priority": sending.priority,
+        "recipient": sending.recipient,
+        "envelope": sending.envelope,
+        "schema": qumbed.schema,
+    }
+
+
 async def _publish(
     url: str, topic: str, payloads: Iterable[bytes], sending: Sending, qumbed: OverQumbed
 ) -> None:
     import braidmq
     from braidmq.client.errors import PublishError
 
-    headers = dict(map(_header, sending.header)) if sending.header else None
-    options: dict[str, Any] = {
-        "qos": sending.qos,
-        "recipient": sending.recipient,
-        "envelope": sending.envelope,
-        "schema": qumbed.schema,
-    }
+    options = _options(sending, qumbed)
     async with braidmq.connect(url, **qumbed.choices()) as client:
-        if headers is None and sending.priority is None:
-            for result in await client.publish_many(topic, payloads, **options):
-                if isinstance(result, PublishError):
-                    raise result
-            return
-        for payload in payloads:
-            await client.publish(
-                topic, payload, headers=headers, priority=sending.priority, **options
-            )
+        for result in await client.publish_many(topic, payloads, **options):
+            if isinstance(result, PublishError):
+                raise result
+
+
+def _publish_lines(
+    url: str, topic: str, sending: Sending, qumbed: OverQumbed, *, as_json: bool
+) -> None:
+    from braidmq.cli.data.lines import Lines
+
+    options = _options(sending, qumbed)
+
+    async def run() -> Lines:
+        import braidmq
+
+        lines = Lines()
+        async with braidmq.connect(url, **qumbed.choices()) as client:
+            if sys.stdin.isatty():
+                _note("each line is a message; press Ctrl-D to end")
+            await lines.publish(client, topic, options)
+        return lines
+
+    lines = asyncio.run(run())
+    _print_published(topic, lines.confirmed, sending.qos, as_json=as_json)
+    if lines.is_interrupted:
+        raise KeyboardInterrupt
+
+
+def _print_published(topic: str, count: int, qos: int, *, as_json: bool) -> None:
+    done = {"topic": topic, "count": count, "qos": qos}
+    print_done(done, f"published {count} to {printable(topic)}", as_json=as_json)
 
 
 async def _print_messages(
-    messages: "Subscription", count: int | None, *, as_json: bool
+    messages: "Subscription", count: int | None, write: "Callable[[Message], None]"
 ) -> None:
     printed = 0
     async for message in messages:
         # Acknowledged after printing: if printing fails, the message is redelivered.
         async with message.process():
-            _print_message(message, as_json=as_json)
+            write(message)
         printed += 1
         if printed == count:
             return
@@ -244,10 +297,37 @@ def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _print_message(message: "Message", *, as_json: bool) -> None:
-    if as_json:
-        print_json(_as_json(message))
-    elif sys.stdout.isatty():
+def _writer(template: str | None, *, as_json: bool) -> "Callable[[Message], None]":
+    """Return what prints a message.
+
+    Raises:
+        ConfigError: The template is not valid, or is not the only choice.
+    """
+    if as_json and template not in {None, message_format.JSON}:
+        raise ConfigError("--format", "give either --format or --json")
+    if as_json or template == message_format.JSON:
+        return _print_as_json
+    if template is None:
+        return _print_payload
+    pieces = message_format.parse(template)
+
+    def print_shown(message: "Message") -> None:
+        line = message_format.shown(pieces, message) + "\n"
+        # Escaped as well: what the encoding of the output does not have.
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.buffer.write(line.encode(encoding, "backslashreplace"))
+        sys.stdout.flush()
+
+    return print_shown
+
+
+def _print_as_json(message: "Message") -> None:
+    print_json(_as_json(message))
+    sys.stdout.flush()
+
+
+def _print_payload(message: "Message") -> None:
+    if sys.stdout.isatty():
         print(printable(message.payload.decode("utf-8", "backslashreplace")))
     else:
         # A program reads the pipe: bytes verbatim, one message per line.
@@ -263,6 +343,8 @@ def _as_json(message: "Message") -> dict[str, object]:
     }
     if message.headers:
         shown["headers"] = dict(message.headers)
+    if message.timestamp is not None:
+        shown["timestamp"] = message.timestamp.isoformat()
     if message.attempt is not None:
         shown["attempt"] = message.attempt
     if message.sender is not None:
