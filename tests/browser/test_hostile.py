@@ -241,6 +241,34 @@ def test_hostile_subscriptions_are_text(stage: Stage, tab: Tab) -> None:
     assert is_unharmed(tab)
 
 
+@pytest.mark.parametrize("kind", SHOWN)
+def test_a_hostile_client_is_text(stage: Stage, new_tab: Callable[..., Tab], kind: str) -> None:
+    """In the list of clients, and above its connections."""
+    given = SHOWN[kind]
+
+    def with_principal(route: "Route") -> None:
+        answer = route.fetch()
+        page = answer.json()
+        for row in page.get("clients") or page["connections"]:
+            row["principal"] = given
+        route.fulfill(response=answer, json=page)
+
+    tab = new_tab(stage.origin, viewport=NARROW)
+    tab.page.route("**/api/clients?*", with_principal)
+    tab.page.route("**/api/connections?*", with_principal)
+    with stage.client("blip") as client, client.subscribe("of.a.hostile.client"):
+        tab.open("#/connections")
+        link = tab.page.locator("tbody a").first
+        assert seen(given)[:100] == (link.text_content() or "")[:100]
+        assert NARROW["width"] == tab.width()
+        link.click()
+        tab.page.locator("h1 bdi").wait_for()
+        assert seen(given)[:100] == (tab.page.locator("h1 bdi").text_content() or "")[:100]
+
+    assert NARROW["width"] == tab.width()
+    assert is_unharmed(tab)
+
+
 def test_text_cannot_become_markup_or_script(tab: Tab) -> None:
     """The browser refuses, whatever a later change of the page may attempt."""
     tab.open("#/topics")

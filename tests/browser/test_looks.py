@@ -29,6 +29,7 @@ VIEWS: Final = {
     "topic": "#/topics/plant.1.line.01",
     "queues": "#/queues",
     "queue": "#/queues/orders",
+    "publish": "#/queues/orders?publish=yes",
     "message": "#/queues/orders/2",
     "dead-letters": "#/dead-letters",
     "letters": "#/dead-letters/dlq.orders",
@@ -128,6 +129,8 @@ def show(tab: Tab, view: str) -> None:
     tab.until(
         "document.querySelector('main :is(tbody tr, .message, .payload, .empty, .tiles)')"
     )
+    if view == "publish":
+        tab.page.get_by_role("dialog", name="Publish to orders").wait_for()
     if view in {"topic", "queue", "letters"}:
         tab.page.locator("details.message > summary").first.click()
         tab.page.locator(".payload-view pre").wait_for()

@@ -96,6 +96,9 @@ def test_every_message_has_an_address(stage: Stage, tab: Tab) -> None:
         tab.page.locator(f"{ROW} a.message-offset").click()
         tab.page.locator(".payload-view pre").wait_for()
         assert lit in tab.text(LIT)
+    number = tab.page.url.rpartition("/")[2]
+    tab.open("#/topics/dlq.linked/" + number)
+    tab.page.locator(LIT, has_text="Queues").wait_for()
     tab.open("#/topics/a%2Fb%3Fc%23d/1")
     tab.sees("No such message")
 
@@ -119,6 +122,21 @@ def test_a_queue_shows_its_policy_above_its_messages(stage: Stage, tab: Tab) -> 
         assert "4 of 4" in tab.text(".queue-facts")
     tab.goto_topic("columns")
     assert "Topics" == tab.text(LIT)
+
+
+def test_the_page_of_a_queue_deletes_the_queue(stage: Stage, tab: Tab) -> None:
+    """Its name must be typed; the broker would refuse to delete it as a topic."""
+    stage.overfill("dropped", waiting=2, dead=0)
+    tab.open("#/queues/dropped")
+    tab.page.locator(".queue-facts").wait_for()
+    tab.button("Delete…")
+    dialog = tab.page.get_by_role("dialog", name="Delete this queue?")
+    dialog.get_by_label("Type the name to confirm").fill("dropped")
+    dialog.get_by_role("button", name="Delete queue").click()
+    tab.sees("Queue deleted.")
+    tab.until("document.querySelector('h1').textContent === 'Queues'")
+
+    assert [] == stage.api("GET", "/api/queues?search=dropped")["queues"]
 
 
 @pytest.mark.parametrize(

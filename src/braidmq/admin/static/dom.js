@@ -87,6 +87,7 @@ const ICONS = {
   done: "M3 8.5l3.5 3.5L13 4.5",
   close: "M4 4l8 8M12 4l-8 8",
   up: "M4 10l4-4 4 4",
+  sort: "M5 6l3-3 3 3M5 10l3 3 3-3",
   down: "M4 6l4 4 4-4",
 };
 

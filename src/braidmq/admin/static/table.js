@@ -55,7 +55,7 @@ function headCell(column, sort, onSort) {
   },
   column.sort && onSort
     ? h("button", { type: "button", class: "sort", onclick: () => onSort(column.sort) },
-      column.title, sorted ? icon(column.descending ? "down" : "up") : unseen(": sort"))
+      column.title, sorted ? icon(column.descending ? "down" : "up") : [icon("sort"), unseen(": sort")])
     : column.actions ? unseen(column.title) : column.title);
 }
 

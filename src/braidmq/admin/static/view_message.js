@@ -8,7 +8,7 @@ import { inAddress, messageLink, named, plain } from "./names.js";
 import { sentence } from "./notices.js";
 import { copyButton, emptyState, heading } from "./pieces.js";
 
-export function view({ section, params, signal }) {
+export function view({ section, params, signal, mark }) {
   const { name, offset: digits } = params;
   const offset = Number(digits);
   const place = h("div", {}, h("p", { class: "muted" }, "Loading…"));
@@ -24,6 +24,13 @@ export function view({ section, params, signal }) {
     }
   }
 
+  /** Light Queues in the menu if the topic is one: its messages have this address, too. */
+  async function markQueue() {
+    const topic = await get(path("topics", name), { signal }).catch(() => null); // the message says what is wrong
+    if (topic?.is_queue && !signal.aborted) mark("queues");
+  }
+
+  if (section === "topics") markQueue();
   if (/^[1-9]\d{0,18}$/.test(digits)) load();
   else fill(place, nowhere());
   const above = `#/${section}/${inAddress(name)}`;

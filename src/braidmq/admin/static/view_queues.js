@@ -85,7 +85,8 @@ export async function purge(name, { what = "messages" } = {}) {
   return done;
 }
 
-async function drop(queue) {
+/** Delete a queue once its name was typed. */
+export async function drop(queue) {
   const done = await confirm({
     title: "Delete this queue?",
     text: `This deletes its policy and ${plural(queue.messageCount, "waiting message")}; its dead letters stay.`,

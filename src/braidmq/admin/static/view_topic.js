@@ -11,6 +11,7 @@ import { badge, copyButton, facts, heading, panel, tiles, when } from "./pieces.
 import { warning, whenFull } from "./queue_state.js";
 import { MAY_NOT_PUBLISH, publishForm } from "./publish.js";
 import { me } from "./session.js";
+import { drop } from "./view_queues.js";
 
 const REFRESH_MS = 5_000;
 const HEADING_CHARS_MAX = 160;
@@ -25,7 +26,7 @@ export function view({ section, params, query, signal, mark }) {
   const messages = browser({ topic: name, section, query, signal });
   const place = h("div", {});
   const crumbs = h("p", { class: "crumbs" }, crumb(section));
-  let wasQueue = false;
+  let policy = null; // of the queue, if it is one
 
   async function refresh() {
     try {
@@ -33,13 +34,13 @@ export function view({ section, params, query, signal, mark }) {
       messages.topicIsThere();
       redraw(numbers, topicTiles(topic));
       redraw(marks, topic.is_queue && badge("queue"), topic.schema && badge(h("span", {}, "schema ", named(topic.schema, { max: SCHEMA_CHARS_MAX }))));
-      if (topic.is_queue || wasQueue) redraw(queue, await queuePanel(name, signal));
+      policy = topic.is_queue ? await queueOf(name, signal) : null;
       if (signal.aborted) return;
+      redraw(queue, policy && queuePanel(policy));
       // A queue is a topic, too, and both addresses lead here.
       const home = topic.is_queue ? "queues" : "topics";
       redraw(crumbs, crumb(home));
       mark(home);
-      wasQueue = Boolean(topic.is_queue);
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 403) refuse();
@@ -71,7 +72,7 @@ export function view({ section, params, query, signal, mark }) {
         above: crumbs,
         actions: [
           h("button", { type: "button", class: "primary", onclick: publishing.open }, "Publish…"),
-          me.admin && deleteButton(name),
+          me.admin && deleteButton(name, () => policy),
         ],
       }),
       numbers, queue, messages.element, publishing.element),
@@ -82,8 +83,14 @@ function crumb(section) {
   return h("a", { href: `#/${section}` }, section === "queues" ? "Queues" : "Topics");
 }
 
-function deleteButton(name) {
-  async function drop() {
+/** Return the button that deletes a topic, or the queue that *findQueue* returns. */
+function deleteButton(name, findQueue) {
+  async function act() {
+    const queue = findQueue();
+    if (queue) {
+      if (await drop(queue)) location.hash = "#/queues";
+      return;
+    }
     const done = await confirm({
       title: "Delete this topic?",
       text: "No consumer gets its messages any more; they stay in the log for Spark until retention removes them. A topic with a queue or subscriptions is not deleted.",
@@ -95,7 +102,7 @@ function deleteButton(name) {
     say("Topic deleted.");
     location.hash = "#/topics";
   }
-  return h("button", { type: "button", class: "danger", onclick: drop }, "Delete…");
+  return h("button", { type: "button", class: "danger", onclick: act }, "Delete…");
 }
 
 function title(name, marks) {
@@ -119,13 +126,12 @@ function topicTiles(topic) {
   ]);
 }
 
-async function queuePanel(name, signal) {
-  let queue;
-  try {
-    queue = await get(path("queues", name), { signal });
-  } catch {
-    return []; // no longer a queue, or not visible to this key
-  }
+/** Return a queue; null if it is none any more, or not visible to this key. */
+function queueOf(name, signal) {
+  return get(path("queues", name), { signal }).catch(() => null);
+}
+
+function queuePanel(queue) {
   const found = warning(queue);
   return [
     found && h("div", { class: "problem-box warn", role: "alert" }, h("span", {}, found.text)),
