@@ -27,7 +27,7 @@ def test_the_broker_reads_the_declared_options() -> None:
         ttl=1.5,
         dead_letters=False,
         dead_letter_name="graves",
-        overflow="dropnewest",
+        overflow="DropNewest",
         max_attempts=5,
         durable=True,
     )
