@@ -1,7 +1,7 @@
 """`braidmq serve`: load the configuration, set up logging, run the daemon."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,11 +66,15 @@ def serve(
         "flight": flight,
     }
 
-    _import_structlog()
-
     def load() -> "Config":
         return effective_config(config_file, flags, keys_needed=True)
 
+    raise typer.Exit(_run(load, ready_file, mdns=mdns))
+
+
+def _run(load: Callable[[], "Config"], ready_file: Path | None, *, mdns: bool) -> int:
+    """Run the daemon with what *load* returns; return its exit code."""
+    _import_structlog()
     config = load()
 
     with needing("server", "braidmq serve"):
@@ -82,7 +86,7 @@ def serve(
 
     configure_logs()
     with progress("reading the log", in_bytes=True) as watch:
-        code = process.main(
+        return process.main(
             config,
             ready_file=ready_file,
             mdns=mdns,
@@ -90,7 +94,6 @@ def serve(
             load=load,
             greet=greet if config.dev and is_watched() else None,
         )
-    raise typer.Exit(code)
 
 
 def _import_structlog() -> None:
