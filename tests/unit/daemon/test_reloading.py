@@ -157,7 +157,8 @@ async def test_a_failed_reload_by_signal_is_logged_and_the_next_works(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whatever failed: a task that has ended would ignore every later signal."""
-    async with running_broker(config={"auth": {"keys": [key("a", "a")]}}) as broker:
+    keys: dict[str, object] = {"auth": {"keys": [key("a", "a")]}}
+    async with running_broker(config=keys, logs=True) as broker:
         daemon, hung_up = broker.daemon, asyncio.Event()
         reloads: list[int] = []
 
