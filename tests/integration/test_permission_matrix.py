@@ -125,7 +125,7 @@ async def test_every_principal_may_do_what_the_oracle_says() -> None:
 
 def test_the_matrix_has_every_action_of_flight() -> None:
     """A new one needs a verb; the offsets of the log are no secret from those with a key."""
-    for_all = {"offsets", "offset_at"}
+    for_all = {"offsets", "offset_at", "offset_behind"}
     lists = {"topics", "topic_counts", "cursors"}
     verbs = {"cut", "advance", "open_cursor", "move_cursor", "remove_cursor", "commit", "abort"}
 
