@@ -12,7 +12,6 @@ in the log; it is read in pieces, each as large as there is room for.
 from typing import final
 
 from braidmq.broker import records
-from braidmq.broker.delivery.audience import Audience
 from braidmq.broker.delivery.channels import Channel, Entry, Peer
 from braidmq.broker.delivery.followers import Follower, Followers
 from braidmq.broker.delivery.pushing import Pushing
@@ -117,40 +116,37 @@ class Dispatch:
         stats.published_bytes += len(message.body)
         if message.origin != ORIGIN_BLIP:
             stats.by_origin[message.origin] += 1
-        if topic.audience is not None:
-            self._route_to(topic.audience, message, now_us)
+        audience = topic.audience
+        if audience is not None:
+            pushing = self.pushing
+            pushing.arrivals += 1
+            message.arrival = pushing.arrivals
+            is_full = False
+            if audience.aside_qos0 or (audience.aside_qos1 and message.qos == 0):
+                stats.dropped.overflow += audience.hear(message)
+            for subscription in audience.awake:
+                if message.qos != 0 and subscription.qos != 0:
+                    if pushing.offer(subscription, message, now_us):
+                        is_full = True
+                    if subscription.consumers:
+                        self.subscriptions.pump(subscription, now_us)
+                elif not subscription.consumers:
+                    # One of the two has QoS 0, so this delivery has QoS 0.
+                    self.windows.offer_volatile(subscription, message)
+                    if len(subscription.volatile) >= subscription.position.window:
+                        is_full = True
+                elif not self.subscriptions.pass_on(subscription, message):
+                    self.windows.offer_volatile(subscription, message)
+                    self.subscriptions.pump(subscription, now_us)
+            if is_full:
+                self.subscriptions.put_aside(topic)
         if topic.followers:
             self.followers.route(message, now_us)
         if topic.queue is not None:
-            if topic.audience is None:  # else it has its number, by which a ring knows it
+            if audience is None:  # else it has its number, by which a ring knows it
                 self.pushing.arrivals += 1
                 message.arrival = self.pushing.arrivals
             self.queues.route(topic.queue, message, now_us)
-
-    def _route_to(self, audience: Audience, message: Message, now_us: int) -> None:
-        """Put a message before a topic's subscriptions: those that do not stand aside."""
-        pushing = self.pushing
-        pushing.arrivals += 1
-        message.arrival = pushing.arrivals
-        is_full = False
-        if audience.aside_qos0 or (audience.aside_qos1 and message.qos == 0):
-            self.stats.dropped.overflow += audience.hear(message)
-        for subscription in audience.awake:
-            if message.qos != 0 and subscription.qos != 0:
-                if pushing.offer(subscription, message, now_us):
-                    is_full = True
-                if subscription.consumers:
-                    self.subscriptions.pump(subscription, now_us)
-            elif not subscription.consumers:
-                # One of the two has QoS 0, so this delivery has QoS 0.
-                self.windows.offer_volatile(subscription, message)
-                if len(subscription.volatile) >= subscription.position.window:
-                    is_full = True
-            elif not self.subscriptions.pass_on(subscription, message):
-                self.windows.offer_volatile(subscription, message)
-                self.subscriptions.pump(subscription, now_us)
-        if is_full:
-            self.subscriptions.put_aside(message.topic)
 
     def pump(self, channel: Channel, now_us: int) -> None:
         """Push what waits in a channel of any kind to its consumers."""
